@@ -50,18 +50,18 @@ def parse_peers(text: str) -> dict[str, str]:
             raise ConfigError(f"dLegerPeers: {node} is given twice")
         peers[node] = address
     if not peers:
-        raise ConfigError("dLegerPeers: empty")
+        raise ConfigError("dLegerPeers is empty")
     nodes: dict[tuple[str, int], str] = {}
     for node, address in peers.items():
         host, port = split_address(address)
         if len(peers) > 1 and host in NOWHERE:
             raise ConfigError(
-                f"dLegerPeers: {node}: {address}: the other members cannot connect to it. Where to listen is "
-                "bindAddress, or peerBindAddress"
+                f"dLegerPeers: {node}: {address}: the other members cannot connect to this address. "
+                "To set where this node listens, use bindAddress or peerBindAddress"
             )
         first = nodes.setdefault((host.lower().rstrip("."), port), node)
         if first != node:
-            raise ConfigError(f"dLegerPeers: {first} and {node} have one address, {address}")
+            raise ConfigError(f"dLegerPeers: {first} and {node} have the same address, {address}")
     if len(peers) > MAX_MEMBERS:
         raise ConfigError(f"dLegerPeers: a group has at most {MAX_MEMBERS} members")
     return peers
@@ -83,7 +83,9 @@ def _sources(text: str) -> tuple[str, ...]:
             try:
                 ip_network(source)
             except ValueError as error:
-                raise ValueError(f"{error}: an address, a network such as 10.1.0.0/16, or *") from error
+                raise ValueError(
+                    f"{error}: expected an address, a network such as 10.1.0.0/16, or *"
+                ) from error
     return found
 
 
@@ -332,7 +334,8 @@ class NodeSettings:
         if not PROTOCOL_MIN <= self.protocol_min <= self.protocol_max:
             limits = f"from {PROTOCOL_MIN} to peerProtocolMax ({self.protocol_max})"
             raise ConfigError(
-                f"peerProtocolMin {self.protocol_min}: {limits}; version 1 must be allowed by 1"
+                f"peerProtocolMin {self.protocol_min}: {limits}; to accept nodes that speak version "
+                "1, set it to 1"
             )
         if self.max_frame_bytes < self.push_bytes + MAX_ENTRY_SIZE + 4096:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")

@@ -52,7 +52,7 @@ def refused_by_system(what: str, error: OSError) -> NodeFailed:
     error."""
     if error.errno in DEVICE_FAILED:
         return NodeFailed(f"{what}: {error}", EXIT_STORE)
-    return NodeFailed(f"{what}: {error}; start it again when that is mended", EXIT_START)
+    return NodeFailed(f"{what}: {error}; correct that and start it again", EXIT_START)
 
 
 class InvariantBroken(Exception):

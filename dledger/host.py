@@ -85,14 +85,14 @@ async def misfit(log: LogReader, index: int, term: int | None, end_pos: int | No
     count against a state.
     """
     if index > log.last_index:
-        return f"it ends with entry {index}, the log with {log.last_index}"
+        return f"it ends with entry {index}, and the log ends with {log.last_index}"
     if index < log.first_index - 1:
-        return f"it ends with entry {index}, the log begins with {log.first_index}"
+        return f"it ends with entry {index}, and the log begins with {log.first_index}"
     known = log.term_of(index)
     if term is not None and known is not None and term != known:
-        return f"entry {index} was of term {term}, in the log it is of {known}"
+        return f"it has entry {index} with term {term}, and the log has it with term {known}"
     if end_pos is not None and not await _may_end(log, index, end_pos):
-        return f"entry {index} ended at {end_pos}, in the log it does not"
+        return f"it has entry {index} ending at byte {end_pos}, and in the log it ends elsewhere"
     return ""
 
 

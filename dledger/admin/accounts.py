@@ -210,7 +210,7 @@ def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
         if "version" in ext:
             return {"": msgspec.json.decode(ext["version"].encode(), type=DataVersionInfo)}
     except msgspec.DecodeError as error:
-        raise BrokerRefused(f"the version of the accounts is not readable: {error}") from error
+        raise BrokerRefused(f"the version of the accounts cannot be read: {error}") from error
     return {}
 
 

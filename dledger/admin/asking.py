@@ -69,7 +69,8 @@ class ClusterView:
         known = self.info.clusterAddrTable
         if cluster is not None and cluster not in known:
             raise ClientError(
-                f"no cluster {cluster!r}: the NameServer knows {', '.join(self.clusters()) or 'none'}"
+                f"there is no cluster {cluster!r}; the NameServer knows "
+                f"{', '.join(self.clusters()) or 'none'}"
             )
         names = known[cluster] if cluster is not None else self.info.brokerAddrTable
         return [
@@ -83,7 +84,7 @@ class ClusterView:
         without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
         if without or not found:
             what = ", ".join(without) or broker_name or "any broker"
-            raise NoBroker(f"no master is registered of {what}: look at /health")
+            raise NoBroker(f"no master of {what} is registered: look at /health of its brokers")
         return {group.brokerName: group.brokerAddrs[MASTER_ID] for group in found}
 
     def addresses(self, cluster: str | None = None) -> list[str]:
@@ -102,7 +103,7 @@ class ClusterView:
         found = self.info.brokerAddrTable.get(name)
         if found is None:
             known = ", ".join(sorted(self.info.brokerAddrTable)) or "none"
-            raise ClientError(f"no broker is called {name!r}: the NameServer knows {known}")
+            raise ClientError(f"there is no broker {name!r}; the NameServer knows {known}")
         return found
 
 
@@ -268,7 +269,7 @@ def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode(data)
     except BadBody as error:
-        raise BrokerRefused(f"{what}: the answer is not readable: {error.remark}") from error
+        raise BrokerRefused(f"{what}: the response cannot be read: {error.remark}") from error
 
 
 def read_body(what: str, type_: type[T], data: bytes) -> T:

@@ -70,7 +70,7 @@ class Brokers:
         code = RequestCode.QUERY_CONSUME_QUEUE
         answer = await self._asking.broker(address, code, header)
         if not answer.body:
-            raise Refused(code.name, address, answer.code, answer.remark or "nothing is there")
+            raise Refused(code.name, address, answer.code, answer.remark or "the broker sent no units")
         return read_body("ConsumeQueue", ConsumeQueueBody, answer.body)
 
     async def ha_status(self, address: str) -> HaStatus:

@@ -166,7 +166,7 @@ class Messages:
         group = known.get(stored_at)
         places = list(group.brokerAddrs.values()) if group is not None else list(known)
         places.sort(key=lambda address: address != stored_at)
-        failure: ClientError = ClientError(f"no broker is registered that could have {offset_message_id}")
+        failure: ClientError = ClientError(f"no broker is registered at the address in {offset_message_id}")
         for address in places:
             try:
                 answer = await self._asking.broker(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
@@ -196,7 +196,7 @@ class Messages:
         found = None if host is None else await self._at_id_or_none(topic, message_id)
         if found is None or found.message.offset_message_id != message_id:
             raise BrokerRefused(
-                f"no message of {topic} with the id {message_id}", ResponseCode.QUERY_NOT_FOUND
+                f"the topic {topic} has no message with the id {message_id}", ResponseCode.QUERY_NOT_FOUND
             )
         return found
 
@@ -309,9 +309,9 @@ class Messages:
         message, topic = stored.message, stored.queue.topic
         group = topic.removeprefix(DLQ_PREFIX)
         if group == topic:
-            raise ClientError(f"{message.message_id} in {topic} is no dead letter")
+            raise ClientError(f"{message.message_id} in {topic} is not a dead letter")
         if RETRY_TOPIC not in message.properties:
-            raise ClientError(f"{message.message_id} in {topic} does not say which topic it was of")
+            raise ClientError(f"{message.message_id} in {topic} does not name its original topic")
         kept = {name: value for name, value in message.properties.items() if name not in OF_EARLIER_TRIES}
         header = SendMessageV2Header(
             producerGroup=REDELIVERY_GROUP,
@@ -380,7 +380,7 @@ class Messages:
         try:
             return [_stored(record, broker_name) for record in decode_records(answer.body)]
         except CorruptRecord as error:
-            raise BrokerRefused(f"messages of {broker_name} are not readable: {error}") from error
+            raise BrokerRefused(f"messages of {broker_name} cannot be read: {error}") from error
 
 
 def _stored(record: Record, broker_name: str) -> StoredMessage:

@@ -208,7 +208,7 @@ class Offsets:
             address = master_of(group)
             if group.brokerName == broker_name and address is not None:
                 return address
-        raise ClientError(f"no broker called {broker_name!r} has the topic {topic}")
+        raise ClientError(f"no broker {broker_name!r} has the topic {topic}")
 
     async def _ends(self, address: str, topic: str) -> dict[MessageQueue, int]:
         for name, at in (await self.brokers_of(topic)).items():

@@ -48,7 +48,7 @@ def _is_peer(answer: bytes) -> str | None:
     """Whether this is a hello or an error of the peer protocol: `u32 rest | u16 header | [number, ...]`."""
     head = answer[6:8]
     known = len(answer) > 8 and answer[:2] == b"\x00\x00" and head in (b"\x92\x00", b"\x92\x3f")
-    return "the port at which brokers of a group talk to one another (dLegerPeers)" if known else None
+    return "the port that the brokers of a group use among themselves (dLegerPeers)" if known else None
 
 
 async def _ask(address: str, question: bytes) -> bytes:

@@ -78,7 +78,7 @@ class Codec(Generic[T]):
             body = self._format.encode(value)
             self._format.decode(body, self.kind)
         except (TypeError, ValueError) as error:  # msgspec's errors are ValueErrors
-            raise InvalidMessage(f"a body of {self._name}: {error}") from error
+            raise InvalidMessage(f"the body does not fit the codec {self._name}: {error}") from error
         return body
 
     def decode(self, body: bytes) -> T:
@@ -86,7 +86,7 @@ class Codec(Generic[T]):
         try:
             value: T = self._format.decode(body, self.kind)
         except ValueError as error:
-            raise UnreadableBody(f"a body of {self._name}: {error}") from error
+            raise UnreadableBody(f"the body does not fit the codec {self._name}: {error}") from error
         return value
 
     def message(

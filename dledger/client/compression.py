@@ -74,7 +74,9 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     except (zlib.error, RuntimeError) as error:
         raise CorruptBody(f"the compressed body is damaged: {error}") from error
     if not whole:
-        raise CorruptBody(f"the compressed body is cut off, or unfolds to more than {MAX_DECOMPRESSED} bytes")
+        raise CorruptBody(
+            f"the compressed body is cut off, or has more than {MAX_DECOMPRESSED} bytes when decompressed"
+        )
     return bytes(plain)
 
 
@@ -85,7 +87,7 @@ def zstd() -> Any:
     except ImportError as error:
         raise NotInstalled(
             "bodies compressed with ZSTD need the package zstandard: pip install 'dledger[zstd]' "
-            "(with Spark on executors, too)"
+            "(with Spark also on the executors)"
         ) from error
 
 

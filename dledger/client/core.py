@@ -64,13 +64,17 @@ from dledger.runtime.workers import close_meanwhile
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-NOT_OPEN = "not started, or closed: use it inside its `with` block, or between start() and close()"
+NOT_OPEN = (
+    "this client is not started, or already closed: use it inside its `with` block, or "
+    "between start() and close()"
+)
 OPENED_BEFORE_FORK = (
-    "this client was opened before os.fork(), and lives in the parent process: open another one in the child"
+    "this client was opened before os.fork(), and belongs to the parent process: open another one in "
+    "the child process"
 )
 OTHER_LOOP = (
     "this client was opened in another event loop, and can only be used there: call it in that loop "
-    "(asyncio.run_coroutine_threadsafe), or take a client for threads (Producer and its `asend`, "
+    "(asyncio.run_coroutine_threadsafe), or use a client for threads (Producer and its `asend`, "
     "PushConsumer, PullConsumer), which any loop and any thread may call"
 )
 
@@ -280,7 +284,9 @@ class ClientCore:
         try:
             route = merge_routes([parse_route(answer.body) for answer in successful(known_there)])
         except BadBody as error:
-            raise BrokerRefused(f"the NameServer's route of {topic!r} is not readable: {error}") from error
+            raise BrokerRefused(
+                f"the route of {topic!r} from the NameServer cannot be read: {error}"
+            ) from error
         return self._take(topic, route)
 
     async def route(self, topic: str) -> TopicRoute:
@@ -306,7 +312,7 @@ class ClientCore:
         try:
             found = [decode_body(answer.body, ClusterInfo, "cluster info") for answer in answers]
         except BadBody as error:
-            raise BrokerRefused(f"the NameServer's list of brokers is not readable: {error}") from error
+            raise BrokerRefused(f"the list of brokers from the NameServer cannot be read: {error}") from error
         brokers = merge_clusters(found).brokerAddrTable
         self._register(list(brokers.values()))
         return dict(sorted(brokers.items()))
@@ -517,7 +523,7 @@ class ClientCore:
             return await self.remoting.invoke(address, code, header, body, timeout_s)
         answer = await self.long_poll(group, address, code, header, timeout_s + poll_s, POLL_GRACE_S)
         if answer is None:
-            raise ConnectionLost(f"{address} does not answer, and leads no more")
+            raise ConnectionLost(f"{address} does not answer, and another broker leads now")
         return answer
 
     # --- heartbeats -----------------------------------------------------------------------------------
@@ -544,11 +550,13 @@ class ClientCore:
             if answer.code == ResponseCode.SUCCESS:
                 taken = True
                 if answer.remark:
-                    self._warn("a broker warns", answer.remark)
+                    self._warn("warning from a broker", answer.remark)
             elif answer.code not in PASSING:
                 text = refused_text(answer.code, answer.remark)
-                self._warn("a broker refuses our heartbeats", text)
-                refused = refused or BrokerRefused(f"no broker takes our heartbeats: {text}", answer.code)
+                self._warn("broker refused a heartbeat", text)
+                refused = refused or BrokerRefused(
+                    f"no broker accepts the heartbeats of this client: {text}", answer.code
+                )
         if taken:
             self._answers.accepted()
         elif refused is not None and self._answers.refused_for_good(self.now()):
@@ -578,7 +586,7 @@ class ClientCore:
         answers = []
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, RemotingError):
-                self.log.debug("broker not told", address=address, error=outcome)
+                self.log.debug("broker not notified", address=address, error=outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
@@ -597,7 +605,7 @@ class ClientCore:
 
 
 def _not_answered(lost: Sequence[str]) -> str:
-    return f"a try was sent and not answered, so it may be done, now or later ({lost[0]})"
+    return f"an attempt was sent and not answered, so it may be carried out, now or later ({lost[0]})"
 
 
 def _give_up(waiting: _Waiting, group: BrokerGroup, address: str) -> None:

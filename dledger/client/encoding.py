@@ -79,12 +79,12 @@ def properties_text(message: Message, unique_id: str) -> str:
     for name, value in properties.items():
         if name in _RESERVED:
             fields = "tags=, keys=, delay_level=, delay= or deliver_at="
-            raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use {fields}, or rename it")
+            raise InvalidMessage(f"the property {name!r} is reserved by RocketMQ: use {fields}, or rename it")
         if not name:
-            raise InvalidMessage("a property without a name")
+            raise InvalidMessage("a property has an empty name")
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(
-                f"the property {name!r} is {type(value).__name__}: names and values are text"
+                f"the property {name!r} is {type(value).__name__}: give names and values as text"
             )
         named[name] = value
     try:
@@ -93,7 +93,7 @@ def properties_text(message: Message, unique_id: str) -> str:
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"properties must be text without \\x01 and \\x02: {error}") from error
     if size > MAX_PROPERTIES_SIZE - len(RESEND_TEXT):
-        raise InvalidMessage(f"the properties have {size} bytes: at most {MAX_PROPERTIES_SIZE - 16}")
+        raise InvalidMessage(f"the properties have {size} bytes; the limit is {MAX_PROPERTIES_SIZE - 16}")
     return text
 
 
@@ -101,19 +101,17 @@ def _waiting(message: Message) -> dict[str, str]:
     """The property with the delay or delivery time of a message; empty when it has none. InvalidMessage."""
     level, delay, deliver_at = message.delay_level, message.delay, message.deliver_at
     if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
-        raise InvalidMessage("give one of delay_level, delay and deliver_at")
+        raise InvalidMessage("give only one of delay_level, delay and deliver_at")
     if delay is not None:
         if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= MAX_DELAY:
-            raise InvalidMessage(
-                f"delay {delay!r}: a timedelta of 0 or more, to {MAX_DELAY.days} days, is expected"
-            )
+            raise InvalidMessage(f"delay={delay!r}: give a timedelta from 0 to {MAX_DELAY.days} days")
         return {TIMER_DELAY_MS: str(-(-delay // _MILLISECOND))}
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None:
-            raise InvalidMessage(f"deliver_at {deliver_at!r}: a datetime with a time zone is expected")
+            raise InvalidMessage(f"deliver_at={deliver_at!r}: give a datetime with a time zone")
         return {TIMER_DELIVER_MS: str(-(-(deliver_at - _EPOCH) // _MILLISECOND))}
     if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
-        raise InvalidMessage(f"delay_level {level!r}: 0 to {MAX_DELAY_LEVEL} is expected")
+        raise InvalidMessage(f"delay_level={level!r}: give 0 to {MAX_DELAY_LEVEL}")
     return {DELAY: str(level)}
 
 

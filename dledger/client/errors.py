@@ -81,17 +81,18 @@ def refused_text(code: int, remark: str | None) -> str:
         name = ResponseCode(code).name
     except ValueError:
         name = "unknown code"
-    advice = _ADVICE.get(code, "see the remark")
+    advice = _ADVICE.get(code, "see the text of the broker")
     return f"the broker answered {code} {name}: {remark or 'no remark'} ({advice})"
 
 
 _ADVICE: dict[int, str] = {
-    ResponseCode.SYSTEM_ERROR: "look into the broker's log",
-    ResponseCode.SYSTEM_BUSY: "the broker is overloaded: send slower",
+    ResponseCode.SYSTEM_ERROR: "look into the log of the broker",
+    ResponseCode.SYSTEM_BUSY: "the broker is overloaded: try again later, or send more slowly",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker is too old or too new for this request",
     ResponseCode.MESSAGE_ILLEGAL: "make the message smaller or correct its properties",
     ResponseCode.SERVICE_NOT_AVAILABLE: "not the leader, or its disk is full: look at the broker's /health",
-    ResponseCode.NO_PERMISSION: "this is not permitted: check the topic's perm, and the account",
+    ResponseCode.NO_PERMISSION: "this is not permitted: check the permission of the topic (perm), "
+    "and the account",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic first: create_topic(topic, queues)",
     ResponseCode.INVALID_PARAMETER: "check the topic's name and number of queues",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",

@@ -63,8 +63,8 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         if self._state is not _State.NEW:
             if self._state is _State.OPEN:
-                raise ClientError("already started")
-            raise ClientClosed("it was closed, and a client has one life: make another one")
+                raise ClientError("this client is already started")
+            raise ClientClosed("this client was closed and cannot be started again: make another one")
         if self._core.forked:
             raise ClientClosed(OPENED_BEFORE_FORK)
         self._check()
@@ -144,7 +144,7 @@ class AsyncClient:
         if not opened.done():
             self._hosting = None
             self._over.set()
-            opened.set_exception(error or ClientClosed("closed while it was started"))
+            opened.set_exception(error or ClientClosed("closed while it was being started"))
             return
         if error is not None:
             self._failure = self._failure or error

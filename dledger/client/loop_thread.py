@@ -66,9 +66,11 @@ class BlockingClient(Generic[C]):
         if thread is None or thread.forked:
             return None
         if not self._closing and not thread.closed:
-            raise ClientError("already started")
+            raise ClientError("this client is already started")
         if thread.inside or (self._inner is not None and self._called_by(self._inner)):
-            raise ClientError("it is about to end, and waits for this call: start it again elsewhere")
+            raise ClientError(
+                "this client is being closed and waits for this call: start another client elsewhere"
+            )
         return thread
 
     def _start(self) -> Self:

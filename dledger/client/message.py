@@ -197,7 +197,7 @@ def _check_name(kind: str, name: str, longest: int) -> None:
         raise InvalidMessage(f"the {kind} name is empty: give the name of a {kind}")
     if len(name) > longest:
         raise InvalidMessage(
-            f"the {kind} name has {len(name)} characters: at most {longest}, which brokers take"
+            f"the {kind} name has {len(name)} characters; the limit of the brokers is {longest}"
         )
     wrong = sorted(set(name) - _NAME_CHARACTERS)
     if wrong:
@@ -229,10 +229,11 @@ def check_body(body: bytes, max_size: int) -> None:
     if type(body) is not bytes:
         raise InvalidMessage(f"the body is {type(body).__name__}: give bytes, for example text.encode()")
     if not body:
-        raise InvalidMessage("the body is empty: RocketMQ refuses messages without a body")
+        raise InvalidMessage("the body is empty, and brokers refuse messages without a body")
     if len(body) > max_size:
         raise InvalidMessage(
-            f"the body has {len(body)} bytes: at most {max_size}; split it or store it elsewhere"
+            f"the body has {len(body)} bytes; the limit is {max_size} (max_message_size): split it or "
+            "store it elsewhere"
         )
 
 
@@ -245,8 +246,8 @@ def check_tags(tags: object) -> None:
     """InvalidMessage unless it is one tag."""
     if not isinstance(tags, str):
         raise InvalidMessage(
-            f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text (tags='paid'); "
-            "further words to find it by are keys="
+            f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text "
+            "(tags='paid'); for further words to find it by, use keys="
         )
 
 
@@ -259,8 +260,8 @@ def check_new_tags(tags: object) -> None:
         return
     if tags in ("", "*") or "||" in tags or tags != tags.strip() or not tags.isprintable():
         raise InvalidMessage(
-            f"tags={tags!r}: no subscription can name this tag: give one without ||, other than '*', without "
-            "blanks at its ends and without control characters; leave tags= out for none"
+            f"tags={tags!r}: no subscription can select this tag. Give a tag without || and control "
+            "characters, which is not '*' and has no blanks at its ends, or leave tags= out"
         )
 
 
@@ -279,8 +280,9 @@ def joined_keys(keys: object) -> str:
     for key in texts:
         if key.split() != [key]:
             raise InvalidMessage(
-                f"keys={keys!r}: the key {key!r} has blanks or is empty, and keys are separated by blanks, "
-                "so no query would find it: replace the blanks, or give each word as a key of its own"
+                f"keys={keys!r}: the key {key!r} is empty or has blanks. Keys are separated by "
+                "blanks, so no query would find it: replace the blanks, or give each word as its own "
+                "key"
             )
     return " ".join(texts)
 
@@ -306,7 +308,8 @@ def as_message(
             body, queue = None, body
         if body is not None or tags or keys or properties:
             raise InvalidMessage(
-                "body, tags, keys and properties are the Message's: Message(topic, body, ...)"
+                "a Message has its own body, tags, keys and properties: give them in Message(topic, "
+                "body, ...)"
             )
         return message, queue
     if not isinstance(message, str) or not isinstance(body, Body):

@@ -49,7 +49,7 @@ class MessageQueries:
         check_topic(header.topic)
         header.topic = with_namespace(header.topic, self._core.options.namespace)
         if not header.key:
-            raise ClientError("an empty key: no message has one")
+            raise ClientError("the key is empty, and no message has an empty key")
         queues = subscribe_queues(header.topic, await self._core.route(header.topic))
         brokers = sorted({queue.broker_name for queue in queues})
         answers = await asyncio.gather(*(self._ask_broker(broker, header) for broker in brokers))
@@ -72,4 +72,4 @@ class MessageQueries:
                 if header.key == message.unique_key or header.key in message.keys
             ]
         except CorruptRecord as error:
-            raise BrokerRefused(f"{what}: not readable: {error}") from error
+            raise BrokerRefused(f"{what}: the response cannot be read: {error}") from error

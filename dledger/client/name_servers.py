@@ -141,7 +141,7 @@ class NameServers:
         try:
             answer = await self._remoting.invoke(address, code, header, timeout_s=self._timeout_s)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._hint(address):
-                raise ConnectionLost(f"{address}: no NameServer")
+                raise ConnectionLost(f"{address}: this is not a NameServer")
         except RemotingError:
             self._silent[address] = None
             raise
@@ -159,7 +159,7 @@ class NameServers:
                 self._take(await fetch_addresses(self.address_server))
             except NoAddresses as failure:
                 raise NoNameServer(
-                    f"the address server {self.address_server} does not tell the NameServers: {failure}"
+                    f"the address server {self.address_server} named no NameServers: {failure}"
                 ) from None
 
     async def poll_address_server(self) -> None:
@@ -174,7 +174,9 @@ class NameServers:
                 if str(failure) != said:
                     said = str(failure)
                     known = ";".join(self.addresses)
-                    self._log.warning("address server: the NameServers known stay", why=failure, known=known)
+                    self._log.warning(
+                        "address server failed: the known NameServers stay in use", why=failure, known=known
+                    )
 
     def _take(self, addresses: tuple[str, ...]) -> None:
         if addresses != self.addresses:
@@ -191,11 +193,14 @@ class NameServers:
             found = {address: await self._hint(address) for address in there}
             told = "; ".join(f"{address} is {hint}" for address, hint in found.items() if hint)
             if told:
-                return f"no NameServer answers ({told}): give the NameServer's address (its port: often 9876)"
+                return (
+                    f"no NameServer answers ({told}): give the address of a NameServer (its port "
+                    "is usually 9876)"
+                )
         reasons = "; ".join(error.remark for error in failures.values())
         if any(isinstance(error, WrongTls) for error in failures.values()):
             return f"no NameServer answers ({reasons})"
-        return f"no NameServer answers ({reasons}): is it running, is the address right?"
+        return f"no NameServer answers ({reasons}): check that it runs, and that the address is right"
 
     async def _hint(self, address: str) -> str | None:
         """A description of the server that answers there instead of a NameServer; looked up once per

@@ -175,8 +175,8 @@ def _check_instance_name(name: object) -> None:
     wrong = [one for one in name if one in "/\\" or not one.isprintable()]
     if wrong:
         raise ClientError(
-            f"ClientOptions: instance_name={name!r} holds {wrong[0]!r}: give a name without slashes and "
-            "control characters, as a directory is named after it"
+            f"ClientOptions: instance_name={name!r} holds {wrong[0]!r}: give a name without slashes "
+            "and control characters, because a directory is named after it"
         )
 
 

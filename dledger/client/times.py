@@ -47,5 +47,7 @@ def meant(time_ms: int, now_ms: int) -> str:
         right = time_ms * many // parts
         if FIRST_MS <= right <= now_ms + AHEAD_MS:
             date = datetime.fromtimestamp(right // 1000, UTC)
-            return f"these are {unit}, give milliseconds since 1970: {right} ({date:%Y-%m-%d %H:%M} UTC)"
-    return "no time between 2000 and a year from now: give milliseconds since 1970"
+            return (
+                f"this looks like {unit}; give milliseconds since 1970: {right} ({date:%Y-%m-%d %H:%M} UTC)"
+            )
+    return "this is not a time between 2000 and a year from now: give milliseconds since 1970"

@@ -25,7 +25,7 @@ async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: s
     """
     check_topic(topic)
     if not 1 <= queues <= 1024:
-        raise BrokerRefused(f"{queues} queues: give a number from 1 to 1024")
+        raise BrokerRefused(f"queues={queues}: give a number from 1 to 1024")
     groups = await _find_groups(core, broker_name)
     header = CreateTopicHeader(
         topic=topic,
@@ -67,7 +67,7 @@ async def _find_groups(core: ClientCore, broker_name: str | None) -> list[str]:
             return names
         if core.now() >= deadline:
             wanted = "no broker" if broker_name is None else f"no broker named {broker_name!r}"
-            raise NoBroker(f"{wanted} is registered at the NameServer: start the brokers")
+            raise NoBroker(f"{wanted} is registered at the NameServer: start it")
         await asyncio.sleep(core.options.search_longest_s)
 
 

@@ -70,7 +70,9 @@ class TraceDispatcher:
             await asyncio.sleep(PAUSE_S)
             await self.send_waiting()
             if self.dropped > told:
-                self._core.log.warning("traces dropped", records=self.dropped - told, in_all=self.dropped)
+                self._core.log.warning(
+                    "message traces dropped", records=self.dropped - told, in_all=self.dropped
+                )
                 told = self.dropped
 
     async def send_waiting(self) -> None:
@@ -93,7 +95,7 @@ class TraceDispatcher:
                 async with asyncio.timeout(CLOSE_S):
                     await self._idle.wait()
             except TimeoutError:
-                self._core.log.warning("traces not sent at close", messages=self._under_way)
+                self._core.log.warning("message traces were not sent before close", messages=self._under_way)
 
     def _send_records(self, records: list[TraceRecord]) -> None:
         texts: list[str] = []
@@ -119,7 +121,7 @@ class TraceDispatcher:
                 self._idle.set()
             if isinstance(result, ClientError):
                 self.dropped += count
-                self._core.log.debug("trace not sent", error=result)
+                self._core.log.debug("message trace not sent", error=result)
 
         self._under_way += 1
         found: list[str] = []

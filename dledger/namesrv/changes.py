@@ -39,7 +39,7 @@ class Changes:
 
         def handle(connection: Connection, request: Request) -> None:
             if self._owner is not None and self._owner is not request and len(self._waiting) >= MAX_WAITING:
-                remark = f"{MAX_WAITING} changes wait for a large one: try again"
+                remark = f"{MAX_WAITING} changes wait for a large one: try again later"
                 raise RemotingError(ResponseCode.SYSTEM_BUSY, remark)
             self._go_on(request, partial(change, connection, request), partial(connection.again, request))
 

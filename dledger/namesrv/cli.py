@@ -44,9 +44,9 @@ def run(options: Options) -> int:
             env.log.warning(warning)
         if address := open_address(config.bind_address, config.listen_port, config.tls):
             env.log.warning(
-                "whoever reaches this NameServer may register brokers and change routes: it has no accounts. "
-                "Keep it on a private network, ask for certificates (tls.server.need.client.auth), or "
-                "bindAddress=127.0.0.1",
+                "every client that can connect may register brokers and change routes, as a "
+                "NameServer has no accounts. Keep it on a private network, require client "
+                "certificates (tls.server.need.client.auth), or set bindAddress=127.0.0.1",
                 address=address,
             )
     except ConfigError as error:

@@ -16,11 +16,11 @@ from dledger.runtime.remoting_tls import TlsSettings
 from dledger.runtime.settings import ConfigError, Schema, Setting
 
 _NO_POOL = "one event loop serves all requests"
-_NO_BUFFERS = "sockets have the system's buffers"
+_NO_BUFFERS = "sockets use the buffer sizes of the system"
 IGNORED = MappingProxyType(
     {
-        "rocketmqHome": "nothing is looked for there",
-        "configStorePath": "changes are kept in the file that -c names",
+        "rocketmqHome": "no file is read from there",
+        "configStorePath": "changes are saved in the file that -c names",
         "productEnvName": "RocketMQ does not use it either",
         "clusterTest": "there are no test clusters",
         "serverWorkerThreads": _NO_POOL,
@@ -73,11 +73,11 @@ class NamesrvConfig:
             if address == self.kv.self_address:
                 found += listening_twice([own, Place("kvSelfAddress", host, port)])
             elif is_loopback(host) and port == own.port and meet(host, own.host):
-                found.append(f"kvPeers {address} is this NameServer's own listenPort: give it another port")
+                found.append(f"kvPeers {address} is the listenPort of this NameServer: give it another port")
         directories = {"kvDirectory": self.kv.directory, "logDir": self.log_dir}
         if self.kv_path:
             found += [
-                f"kvConfigPath {self.kv_path}: it is a file, and {name} says that it is a directory"
+                f"kvConfigPath {self.kv_path}: it is a file, and {name} needs it as a directory"
                 for name, path in directories.items()
                 if path and within(path, self.kv_path)
             ]

@@ -122,13 +122,17 @@ def check_entry(namespace: str, key: str, value: str | None) -> None:
     """RemotingError for an entry that is too large."""
     if len(namespace) + len(key) + len(value or "") > MAX_ENTRY_SIZE:
         raise RemotingError(
-            ResponseCode.SYSTEM_ERROR, f"a KV entry may have {MAX_ENTRY_SIZE} characters at most"
+            ResponseCode.SYSTEM_ERROR, f"the KV entry is too long; the limit is {MAX_ENTRY_SIZE} characters"
         )
 
 
 def table_full(count: int) -> str | None:
     """Why a new entry is refused when there are `count` entries; None when it is not."""
-    return f"the KV table has {MAX_ENTRIES} entries" if count >= MAX_ENTRIES else None
+    return (
+        (f"the KV table has {MAX_ENTRIES} entries, and that is the limit: remove one first")
+        if count >= MAX_ENTRIES
+        else None
+    )
 
 
 def encode_table(table: Table) -> bytes:
@@ -140,7 +144,7 @@ def decode_table(data: bytes) -> Table:
     """Inverse of `encode_table`; BadBody for anything else."""
     value = loads(data) if data.strip() else {}
     if not isinstance(value, dict):
-        raise BadBody("not a KV table: a JSON object is expected")
+        raise BadBody("not a KV table: expected a JSON object")
     try:
         return msgspec.convert(value.get("configTable") or {}, Table)
     except msgspec.ValidationError as error:

@@ -22,8 +22,8 @@ _NOT_EXECUTED = {
     FAIL_REASON.REQUEST_DENIED: "the leader refused it",
 }
 _NOT_HEARD = (
-    "this server has not heard of the leader among kvPeers for a while, or has heard of another one, and "
-    "does not know whether the change was made"
+    "this server lost contact with the leader of kvPeers, or learned of another leader, and does not "
+    "know whether the change was made"
 )
 """PySyncObj has one reason for two causes. A server that stood still has heard from no member when it
 continues, although the leader may still lead."""

@@ -55,7 +55,7 @@ MEMBER_FILE = "member"
 def _peers(text: str) -> tuple[str, ...]:
     found = tuple(parts(text))
     if len(found) > MAX_PEERS:
-        raise ValueError(f"{len(found)} addresses: at most {MAX_PEERS}")
+        raise ValueError(f"{len(found)} addresses; the limit is {MAX_PEERS}")
     for address in found:
         _ip(address)
     return found
@@ -72,10 +72,11 @@ def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(f"{address}: expected an IP address and a port, no name") from None
+        raise ValueError(f"{address}: expected an IP address and a port, not a host name") from None
     if not found.is_private and not found.is_loopback:
         raise ValueError(
-            f"{address} is a public address: whoever reaches it could run code here. Use a private network"
+            f"{address} is a public address: everyone who can connect to it could run code here. Use "
+            "an address of a private network"
         )
     return found
 
@@ -101,7 +102,9 @@ class KvPeers:
         if not self.peers:
             return
         if self.self_address not in self.peers:
-            raise ValueError(f"kvSelfAddress={self.self_address} is none of kvPeers={';'.join(self.peers)}")
+            raise ValueError(
+                f"kvSelfAddress={self.self_address} is not one of kvPeers={';'.join(self.peers)}"
+            )
         if not self.password and not all(_ip(address).is_loopback for address in self.peers):
             raise ValueError("kvPeers beyond loopback need kvPassword")
 
@@ -133,10 +136,13 @@ class ReplicatedKv(KvTable):
         if member is None or self.problem:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, self.problem)
         if len(self._under_way) >= MAX_CHANGES:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_CHANGES} changes are under way")
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{MAX_CHANGES} changes are in flight, and that is the limit: try again later",
+            )
         self._serial = serial = self._serial + 1
         loop = asyncio.get_running_loop()
-        late = _unknown(f"none within {CHANGE_WITHIN_S:g} s")
+        late = _unknown(f"no result within {CHANGE_WITHIN_S:g} s")
         self._under_way[serial] = done, loop.call_later(CHANGE_WITHIN_S, self._answer, serial, late)
 
         def outcome(refused: str | None, failure: str | None, executed: bool) -> None:
@@ -185,7 +191,7 @@ class ReplicatedKv(KvTable):
         votes = await run(Lane.DISK, files.exists, join(self._directory, MEMBER_FILE))
         founding = not votes and self._peers.found
         if self._peers.found and votes:
-            self._log.warning("kvFound is set, and this member has its directory: take kvFound out")
+            self._log.warning("kvFound is set, but this member already has its directory: remove kvFound")
         try:
             if not votes and not founding:
                 await self._observe()
@@ -233,7 +239,9 @@ class ReplicatedKv(KvTable):
 
     async def _observe(self) -> None:
         """Observe until this member has had everything that a leader committed for long enough."""
-        self._log.info("this member begins as an observer, as it has nothing yet", directory=self._directory)
+        self._log.info(
+            "this member begins as an observer, because its directory is empty", directory=self._directory
+        )
         self._member = self._start(votes=False)
         leader: object = None
         since = 0.0
@@ -249,7 +257,7 @@ class ReplicatedKv(KvTable):
         await self._until(settled)
         await self._env.workers.run(Lane.DISK, self._member.stop)
         self._member = None
-        self._log.info("observed enough: this member votes from now on")
+        self._log.info("this member has caught up and votes from now on")
 
     async def _until(self, reached: Callable[[KvMember], bool]) -> None:
         loop = asyncio.get_running_loop()
@@ -260,8 +268,8 @@ class ReplicatedKv(KvTable):
             if loop.time() >= told_at:
                 told_at += 60.0
                 self._log.warning(
-                    "no leader among kvPeers yet: start the others. For the first start of a new group, say "
-                    "kvFound=true on all",
+                    "no leader among kvPeers yet: start the others. For the first start of a new "
+                    "group, set kvFound=true on all of them",
                     peers=";".join(self._peers.peers),
                 )
 
@@ -275,7 +283,7 @@ class ReplicatedKv(KvTable):
 
     def _imported(self, error: RemotingError | None) -> None:
         if error is not None:
-            self._log.warning("an entry of the file was not taken over", reason=error.remark)
+            self._log.warning("an entry of the key-value file was not imported", reason=error.remark)
 
     async def load(self) -> None:
         """Read the file, for use in a new group."""
@@ -289,4 +297,6 @@ class ReplicatedKv(KvTable):
 
 
 def _unknown(reason: str) -> RemotingError:
-    return RemotingError(ResponseCode.SYSTEM_ERROR, f"outcome unknown: {reason}. Read the entry")
+    return RemotingError(
+        ResponseCode.SYSTEM_ERROR, f"outcome unknown: {reason}. Read the entry to see whether it was changed"
+    )

@@ -194,11 +194,11 @@ class Routes:
         if identity.id < 0:
             raise _refused(f"brokerId {identity.id} is negative")
         if identity.name not in self._groups and len(self._groups) >= MAX_BROKER_NAMES:
-            raise _refused(f"there are {MAX_BROKER_NAMES} broker groups already")
+            raise _refused(f"{MAX_BROKER_NAMES} broker groups are registered, and that is the limit")
         if len(self._topics) + len(registration.topics) > MAX_TOPICS:
             new = sum(1 for topic in registration.topics if topic not in self._topics)
             if len(self._topics) + new > MAX_TOPICS:
-                raise _refused(f"more than {MAX_TOPICS} topics")
+                raise _refused(f"the limit of {MAX_TOPICS} topics is reached")
 
     def _remember_term(self, now: float, identity: BrokerIdentity, version: DataVersion) -> None:
         """Refuse a master of an older term, and remember the highest one (safety.md S23)."""
@@ -211,8 +211,9 @@ class Routes:
         ):
             raise _refused(
                 f"{identity.address} registers as master of {identity.name} with stateVersion (term) "
-                f"{version.stateVersion}, but {highest.address} is registered with {highest.value}. If that "
-                f"is wrong, the group's members outvote it when it is {SETTLED_S:.0f} s old"
+                f"{version.stateVersion}, but {highest.address} is registered with {highest.value}. "
+                "If that term is wrong, the reports of the other members of the group override it "
+                f"after {SETTLED_S:.0f} s"
             )
         claim = Term(version.stateVersion, identity.address, now)
         if highest is not None and (highest.value, highest.address) == (claim.value, claim.address):

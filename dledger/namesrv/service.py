@@ -117,8 +117,8 @@ class NameServer:
         """Refuse requests to a controller, which RocketMQ 5 runs in its NameServers."""
         raise RemotingError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            "there is no controller in this NameServer: the brokers of a group elect their leader among"
-            " themselves, by Raft (`dledger transfer` moves it)",
+            "this NameServer has no controller: the brokers of a group elect their leader among "
+            "themselves, by Raft (`dledger transfer` moves leadership)",
         )
 
     # --- brokers --------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class NameServer:
     def _channel_closed(self, channel: int) -> Change:
         for identity in (yield from self.routes.channel_closed(channel)):
             self._log.warning(
-                "broker gone: connection closed",
+                "broker removed: its connection was closed",
                 broker=identity.name,
                 id=identity.id,
                 address=identity.address,
@@ -345,7 +345,7 @@ class NameServer:
     def _remove_silent(self) -> Change:
         for broker in (yield from self.routes.expire(self.server.loop.time())):
             self._log.warning(
-                "broker gone: silent",
+                "broker removed: it sent no heartbeat",
                 broker=broker.identity.name,
                 id=broker.identity.id,
                 address=broker.identity.address,

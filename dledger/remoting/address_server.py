@@ -46,7 +46,7 @@ def url_of(place: str, subgroup: str = SUBGROUP) -> str:
         return place
     host, port = split_address(place) if ":" in place else (check_host(place), PORT)
     if not subgroup or not subgroup.isprintable() or any(sign in subgroup for sign in " /?#%"):
-        raise ValueError(f"{subgroup!r} is no name of a group of addresses")
+        raise ValueError(f"{subgroup!r} is not a valid name of a group of addresses")
     return f"http://{join_address(host, port)}/rocketmq/{subgroup}"
 
 
@@ -57,11 +57,11 @@ def addresses_in(answer: bytes) -> tuple[str, ...]:
     try:
         addresses = tuple(dict.fromkeys(split_addresses(line)))
     except ValueError as error:
-        raise NoAddresses(f"it answers no addresses: {error}") from None
+        raise NoAddresses(f"its response holds no valid addresses: {error}") from None
     if not addresses:
-        raise NoAddresses("its answer is empty")
+        raise NoAddresses("its response is empty")
     if len(addresses) > MAX_ADDRESSES:
-        raise NoAddresses(f"it answers {len(addresses)} addresses: at most {MAX_ADDRESSES}")
+        raise NoAddresses(f"its response holds {len(addresses)} addresses; the limit is {MAX_ADDRESSES}")
     return addresses
 
 
@@ -71,7 +71,7 @@ def load_http() -> None:
     try:
         importlib.import_module("aiohttp")
     except ImportError:
-        raise NoAddresses("asking takes aiohttp: pip install 'dledger[server]'") from None
+        raise NoAddresses("asking an address server needs aiohttp: pip install 'dledger[server]'") from None
 
 
 async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
@@ -88,12 +88,12 @@ async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, 
             ) as response,
         ):
             if response.status != 200:
-                raise NoAddresses(f"it answers with status {response.status}")
+                raise NoAddresses(f"it responded with HTTP status {response.status}")
             answer = bytearray()
             async for piece in response.content.iter_chunked(4096):
                 answer += piece
                 if len(answer) > MAX_ANSWER:
-                    raise NoAddresses(f"its answer is longer than {MAX_ANSWER} bytes")
+                    raise NoAddresses(f"its response is longer than {MAX_ANSWER} bytes")
     except TimeoutError:
         raise NoAddresses(f"no answer within {timeout_s:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -112,8 +112,8 @@ async def looked_up(addresses: tuple[str, ...]) -> tuple[str, ...]:
             async with asyncio.timeout(TIMEOUT_S):
                 infos = await loop.getaddrinfo(host, port)
         except OSError as error:  # TimeoutError is one
-            raise NoAddresses(f"{host}: {error or 'no answer of the resolver'}") from None
+            raise NoAddresses(f"{host}: {error or 'no answer from the resolver'}") from None
         found.update(dict.fromkeys(join_address(str(info[4][0]), port) for info in infos))
     if len(found) > MAX_ADDRESSES:
-        raise NoAddresses(f"{len(found)} addresses: at most {MAX_ADDRESSES}")
+        raise NoAddresses(f"the names resolve to {len(found)} addresses; the limit is {MAX_ADDRESSES}")
     return tuple(sorted(found))

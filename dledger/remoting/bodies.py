@@ -383,7 +383,9 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
     ]
     size = sum(len(subscription.subString) for subscription in bare)
     if size > MAX_BARE_TAGS:
-        raise BadBody(f"tags of {size} characters without their codes: at most {MAX_BARE_TAGS}")
+        raise BadBody(
+            f"the tags have {size} characters and no codes; without codes the limit is {MAX_BARE_TAGS}"
+        )
     for subscription in bare:
         tags, codes = subscription_codes(subscription.subString)
         subscription.tagsSet, subscription.codeSet = tags, codes

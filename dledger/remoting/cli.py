@@ -55,7 +55,7 @@ def arguments_of(options: Options) -> Arguments:
     while rest:
         key, separator, value = rest.pop(0).partition("=")
         if not key.startswith("--") or not (separator or rest):
-            raise WrongUsage(f"{key}: --name value is expected")
+            raise WrongUsage(f"{key}: expected --name value")
         overrides.append(Property(key.removeprefix("--"), value if separator else rest.pop(0)))
     return Arguments(options.config, options.print, options.important, tuple(overrides))
 
@@ -83,7 +83,7 @@ def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings:
     try:
         print("\n".join(lines), flush=True)
     except OSError as error:
-        logging.getLogger().warning("standard output takes no line: %s", error.strerror or error)
+        logging.getLogger().warning("cannot write to standard output: %s", error.strerror or error)
     return True
 
 
@@ -158,7 +158,7 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
         logging.getLogger().error("ended: %s", error)
         return complain(error.strerror or str(error), EXIT_FAILED)
     except asyncio.CancelledError:
-        return complain("stopped before everything was in order", EXIT_FAILED)
+        return complain("stopped before the shutdown was complete", EXIT_FAILED)
     return 0
 
 
@@ -181,4 +181,4 @@ def announce(line: str) -> None:
     try:
         say(line, stdout=True, limit_s=ANNOUNCE_LIMIT_S)
     except OSError as error:
-        logging.getLogger().warning("standard output takes no line (%s): %s", error.strerror or error, line)
+        logging.getLogger().warning("cannot write to standard output (%s): %s", error.strerror or error, line)

@@ -243,7 +243,11 @@ class RemotingClient:
         """Run a coroutine and pass its answer to `send`."""
         if self._tasks is None or self._answering >= MAX_ANSWERING:
             answer.close()
-            send(Response(ResponseCode.SYSTEM_BUSY, remark=f"{self._answering} requests are worked on"))
+            send(
+                Response(
+                    ResponseCode.SYSTEM_BUSY, remark=f"{self._answering} requests are already being answered"
+                )
+            )
             return
         self._answering += 1
         self._tasks.create_task(self._later(answer, send), name="answer a peer")

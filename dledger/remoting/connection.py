@@ -112,10 +112,10 @@ class Connection(asyncio.BufferedProtocol):
         parts = (body,) if isinstance(body, (bytes, bytearray, memoryview)) else body
         size = sum(map(len, parts))
         if size > self._limits.max_frame_size:
-            remark = f"the answer has {size} bytes: at most {self._limits.max_frame_size}"
+            remark = f"the response has {size} bytes; the limit is {self._limits.max_frame_size}"
             code, ext, parts, size = ResponseCode.SYSTEM_ERROR, None, (), 0
         elif size > LARGE_ANSWER and self._server.crowded and not promised:
-            remark = "too many answers are not read by their clients (maxUnsentBytes): try again later"
+            remark = "too many responses wait until their clients read them (maxUnsentBytes): try again later"
             code, ext, parts, size = ResponseCode.SYSTEM_BUSY, None, (), 0
             self._server.count_error("answers refused: too much is unsent")
         self._out.append(encode_response(request, code, ext, remark, size))
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         if left != self._unsent:
             self._count_unsent(left)
         if self._peer_is_slow and left > self._limits.max_outbound:
-            self._server.complain("peer does not read its answers", self.peer)
+            self._server.complain("peer does not read its responses", self.peer)
             transport.abort()
         elif self._reading_paused:
             self._go_on_if_taken()
@@ -457,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             on_done(response)
         except Exception as error:  # the boundary of one request: the others of this read go on
-            self._server.complain("an answer was not handled", self.peer, error=error)
+            self._server.complain("handling a response failed", self.peer, error=error)
 
     def eof_received(self) -> bool:
         # Only over TLS may something wait for its turn here: it came before the end, in the same read.

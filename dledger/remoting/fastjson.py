@@ -56,8 +56,8 @@ def loads(data: bytes, *, large: bool = False) -> Any:
             pass
     if len(data) > MAX_ODD and not large:
         raise BadBody(
-            f"the body is not JSON with texts or numbers as keys: of other forms at most {MAX_ODD} bytes are "
-            f"read, it has {len(data)}"
+            "the body is not JSON with strings or numbers as keys; in other forms it may have "
+            f"{MAX_ODD} bytes at most, and it has {len(data)}"
         )
     try:
         text = data.decode()

@@ -223,7 +223,7 @@ def decode_header(serialize: int, header: bytes) -> Request:
             return _decode_lenient(header)
     if serialize == 1:
         return _decode_binary(header)
-    raise FrameError("unknown serialization", f"type {serialize}, only 0 (JSON) and 1 (ROCKETMQ) exist")
+    raise FrameError("unknown serialization", f"type {serialize}; known are 0 (JSON) and 1 (ROCKETMQ)")
 
 
 def _decode_lenient(header: bytes) -> Request:
@@ -265,7 +265,7 @@ def _whole(raw: msgspec.Raw | None) -> int:
         return 0
     if isinstance(value, (int, float, str)):
         return int(value)
-    raise TypeError(f"a number is expected, not {type(value).__name__}")
+    raise TypeError(f"expected a number, not {type(value).__name__}")
 
 
 def _text(raw: msgspec.Raw | None) -> str | None:

@@ -93,7 +93,7 @@ class Link(asyncio.BufferedProtocol):
         """Put a frame into the next write."""
         size = len(frame) + len(body)
         if size > self._limits.max_frame_size:
-            raise TooLarge(f"a request of {size} bytes: at most {self._limits.max_frame_size}")
+            raise TooLarge(f"the request has {size} bytes; the limit is {self._limits.max_frame_size}")
         if self._out_size + size > self._limits.max_outbound:
             raise Overloaded(f"{self.address}: {self._out_size} bytes are waiting to be sent")
         self._out.append(frame)
@@ -144,7 +144,12 @@ class Link(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         if self._out and self._writable and self._transport is not None:
             if FORKS.count != self._forks:  # the connection is the parent's: nothing of ours goes there
-                self.fail(ConnectFailed(f"{self.address}: the connection was made before a fork"))
+                self.fail(
+                    ConnectFailed(
+                        f"{self.address}: the connection was opened before os.fork() and belongs to the "
+                        "parent process"
+                    )
+                )
                 return
             out, self._out = self._out, []
             self._first_unsent = None
@@ -223,8 +228,9 @@ class Link(asyncio.BufferedProtocol):
                     raise
                 self.fail(
                     WrongTls(
-                        f"{self.address}: the port speaks no TLS: connect without it (ClientOptions.tls, "
-                        "ROCKETMQ_TLS), or have the server take it (tls.server.mode, tls.server.certPath)"
+                        f"{self.address}: the port does not speak TLS: connect without it "
+                        "(ClientOptions.tls, ROCKETMQ_TLS), or enable it at the server "
+                        "(tls.server.mode, tls.server.certPath)"
                     )
                 )
 
@@ -335,7 +341,9 @@ class Link(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.abort()
             self.fail(
-                ConnectionLost(f"{self.address}: closed, its answer is no frame ({self._reader.error})")
+                ConnectionLost(
+                    f"{self.address}: closed, as its response is not a valid frame ({self._reader.error})"
+                )
             )
 
     def _refused_without_tls(self) -> None:
@@ -343,8 +351,8 @@ class Link(asyncio.BufferedProtocol):
             self._transport.abort()
         self.fail(
             WrongTls(
-                f"{self.address}: the port speaks TLS only: give ClientOptions(tls=TlsOptions(ca=...)), or "
-                "set ROCKETMQ_TLS=true and ROCKETMQ_TLS_CA"
+                f"{self.address}: the port accepts only TLS: give "
+                "ClientOptions(tls=TlsOptions(ca=...)), or set ROCKETMQ_TLS=true and ROCKETMQ_TLS_CA"
             )
         )
 

@@ -78,7 +78,7 @@ def listening_twice(places: Sequence[Place]) -> list[str]:
     """A text for each pair of places on which a server cannot listen at the same time; each names both
     settings."""
     return [
-        f"{one.setting} and {other.setting} both mean port {one.port}, at {one.shown_host} and "
+        f"{one.setting} and {other.setting} both use port {one.port}, at {one.shown_host} and "
         f"{other.shown_host}: give one of them another port"
         for one, other in combinations(places, 2)
         if one.port == other.port and meet(one.host, other.host)
@@ -89,7 +89,7 @@ def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
     """A text for each of `others` whose address is this server's own."""
     mine = list(own)
     return [
-        f"{other} is this server's own {one}: one address is one server's"
+        f"{other} is also {one} of this server: give each server its own address"
         for other in others
         for one in mine
         if other.port == one.port and same_host(one.host, other.host)

@@ -324,14 +324,14 @@ def _consume_stats(value: Mapping[str, Any]) -> ConsumeStats:
 def _object(data: bytes) -> dict[str, Any]:
     value = without_nulls(loads(data, large=True))
     if not isinstance(value, dict):
-        raise BadBody("the body is no object")
+        raise BadBody("the body is not a JSON object")
     return value
 
 
 def _queues(value: Mapping[str, Any], name: str, type_: type[T]) -> dict[MessageQueue, T]:
     table = value.get(name) or {}
     if not isinstance(table, dict):
-        raise BadBody(f"the body's {name} is no table")
+        raise BadBody(f"{name} in the body is not a JSON object")
     found = {decode_body(key.encode(), MessageQueue, "queue"): item for key, item in table.items()}
     return {queue: convert_body(found[queue], type_, name) for queue in sorted(found)}
 

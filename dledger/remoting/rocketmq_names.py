@@ -8,8 +8,8 @@ error.
 
 from __future__ import annotations
 
-WITHOUT_COUNTERPART = "it is a setting of RocketMQ's that has no counterpart here"
-"""Why such a property has no effect, when there is no more specific reason."""
+WITHOUT_COUNTERPART = "it is a setting of RocketMQ that has no counterpart here"
+"""Why such a name has no effect, when there is no more specific reason."""
 
 _BROKER = """
 accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable

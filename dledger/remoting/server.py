@@ -314,7 +314,7 @@ class RemotingServer:
             return False
         name = request_name(request.code)
         self.complain(f"{name}: body too large", connection.peer, size=len(request.body), limit=limit)
-        remark = f"the body of {name} has {len(request.body)} bytes: at most {limit}"
+        remark = f"the body of {name} has {len(request.body)} bytes; the limit is {limit}"
         connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
         return True
 

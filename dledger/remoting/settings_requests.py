@@ -75,7 +75,10 @@ class SettingsRequests:
                     ResponseCode.NO_PERMISSION, f"Can not update config in black list: {item.key}"
                 )
         if len(self._waiting) >= MAX_WAITING:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes of settings wait already")
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{MAX_WAITING} changes of settings are already waiting: try again later",
+            )
         self._waiting.append((connection, request, properties))
         self._wake.set()
 

@@ -73,7 +73,7 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
-            raise ValueError("credentials are an access key and a secret key: neither may be empty")
+            raise ValueError("credentials need an access key and a secret key; neither may be empty")
 
     @cached_property
     def _key(self) -> SigningKey:

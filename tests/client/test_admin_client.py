@@ -76,7 +76,7 @@ def test_an_operators_commit_names_the_membership_that_it_was_made_for() -> None
 def test_a_group_without_a_master_is_told() -> None:
     seen = view(a={0: "a:0"}, b={1: "b:1"})
     for cluster, name in ((None, None), ("C", None), (None, "b"), ("D", None)):
-        with pytest.raises(NoBroker, match=r"no master is registered of (b|any broker)"):
+        with pytest.raises(NoBroker, match=r"no master of (b|any broker) is registered"):
             seen.masters(cluster, name)
     assert seen.masters(None, "a") == {"a": "a:0"}
 

@@ -91,7 +91,7 @@ def test_messages_that_retention_took_are_told_with_topic_queue_and_offsets(fake
             offsets(reader.pull([(FIRST, 1, MESSAGES)]), found)
     assert found == [], "nothing of what lies behind the gap"
     assert told.value.next_offset == 4
-    assert str(told.value) == f"{FIRST}: offset 1 is not there, the broker has 4 to 10"
+    assert str(told.value) == f"{FIRST}: offset 1 does not exist; the broker has 4 to 10"
     assert all(word in str(told.value) for word in ("'orders'", f"'{GROUP}'", "queue_id=0"))
 
 
@@ -110,7 +110,7 @@ def test_retention_in_the_middle_of_a_range_is_told_after_what_came(fake: FakeCl
     take_after(fake, pulls=2, lowest=8)
     with puller(fake, skip=False) as reader:
         found: list[tuple[int, int]] = []
-        with pytest.raises(OffsetsGone, match=r"offset 6 is not there, the broker has 8 to 10"):
+        with pytest.raises(OffsetsGone, match=r"offset 6 does not exist; the broker has 8 to 10"):
             offsets(reader.pull([(FIRST, 0, MESSAGES)]), found)
     assert found == [(0, offset) for offset in range(6)]
 
@@ -146,7 +146,7 @@ def test_messages_that_go_while_the_broker_reads_them(fake: FakeCluster, skip: b
         if skip:
             offsets(pulled, found)
         else:
-            with pytest.raises(OffsetsGone, match=r"offset 0 is not there, the broker has 6 to 10"):
+            with pytest.raises(OffsetsGone, match=r"offset 0 does not exist; the broker has 6 to 10"):
                 offsets(pulled, found)
     behind = [6, 8] if expression == "A" else [6, 7, 8, 9]
     assert found == ([(0, offset) for offset in behind] if skip else [])
@@ -164,6 +164,6 @@ def test_offsets_behind_the_end_are_never_skipped(fake: FakeCluster, skip: bool)
     """There is nothing to go on with: the queue is another one, or its broker lost what it had."""
     with puller(fake, skip=skip) as reader:
         found: list[tuple[int, int]] = []
-        with pytest.raises(OffsetsGone, match=r"offset 12 is not there, the broker has 0 to 10"):
+        with pytest.raises(OffsetsGone, match=r"offset 12 does not exist; the broker has 0 to 10"):
             offsets(reader.pull([(FIRST, 12, 15)]), found)
     assert found == []

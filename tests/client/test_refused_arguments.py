@@ -63,7 +63,7 @@ UNNAMEABLE = ["", "*", "a||b", "a || b", "||", " a", "a ", "a\n", "a\x00b", "a\x
 
 @pytest.mark.parametrize("tag", UNNAMEABLE)
 def test_a_tag_that_no_subscription_names_is_refused_but_in_a_copy(tag: str) -> None:
-    with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
+    with pytest.raises(InvalidMessage, match="no subscription can select this tag"):
         Message("orders", b"x", tags=tag)
     copied = Message("orders", b"x")
     copied.tags = tag
@@ -73,7 +73,7 @@ def test_a_tag_that_no_subscription_names_is_refused_but_in_a_copy(tag: str) -> 
             FakeCluster(topics={"orders": 1}) as fake,
             AsyncProducer("group", fake.namesrv) as producer,
         ):
-            with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
+            with pytest.raises(InvalidMessage, match="no subscription can select this tag"):
                 await producer.send("orders", b"x", tags=tag or " ")
             if tag.isprintable():  # what brokers cannot store is refused by them
                 await producer.send(with_unique_id(copied, "0123456789ABCDEF"))

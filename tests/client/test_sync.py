@@ -163,7 +163,7 @@ def test_errors_reach_the_caller_and_closing_twice_is_fine() -> None:
 
 
 def test_a_consumer_that_cannot_start_says_why() -> None:
-    with pytest.raises(ClientError, match="nothing subscribed"):
+    with pytest.raises(ClientError, match="no topic is subscribed"):
         PushConsumer("group", "127.0.0.1:1", print).start()
 
 

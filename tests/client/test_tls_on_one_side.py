@@ -27,8 +27,8 @@ LONG = ProducerOptions(timeout_s=10_000.0, attempt_timeout_s=10_000.0)
 """Who is told at once does not wait for this."""
 TLS = ClientOptions(tls=TlsOptions(verify=False), failover_timeout_s=10_000.0)
 PLAIN = ClientOptions(tls=None, failover_timeout_s=10_000.0)
-ONLY_TLS = r"the port speaks TLS only: give ClientOptions\(tls=TlsOptions"
-NO_TLS = "the port speaks no TLS: connect without it"
+ONLY_TLS = r"the port accepts only TLS: give ClientOptions\(tls=TlsOptions"
+NO_TLS = "the port does not speak TLS: connect without it"
 
 
 def enforcing(tmp_path: Path) -> ServerTls:

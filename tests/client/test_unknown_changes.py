@@ -109,7 +109,7 @@ def run(name: str, script: Script | None, client: ClientOptions | None = None, l
 
 @pytest.mark.parametrize("name", CALLS)
 def test_nobody_answers(name: str) -> None:
-    with pytest.raises(OutcomeUnknown, match="sent and not answered, so it may be done"):
+    with pytest.raises(OutcomeUnknown, match="sent and not answered, so it may be carried out"):
         run(name, after_losing(CALLS[name][0], None), SHORT)
 
 

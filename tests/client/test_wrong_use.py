@@ -407,13 +407,13 @@ def test_a_port_that_speaks_tls_is_named_as_such() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            assert "speaks TLS" in await refusal(f"127.0.0.1:{port}")
+            assert "accepts only TLS" in await refusal(f"127.0.0.1:{port}")
 
     asyncio.run(main())
 
 
 def test_a_port_where_nobody_listens_is_told_as_before() -> None:
-    assert "is it running, is the address right" in asyncio.run(refusal(NOWHERE))
+    assert "check that it runs, and that the address is right" in asyncio.run(refusal(NOWHERE))
 
 
 def test_a_consumer_at_a_wrong_port_says_so_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -432,7 +432,7 @@ def test_the_port_of_peers_is_named_as_such() -> None:
         await port.open()
         assert isinstance(port._server, asyncio.Server)
         number = port._server.sockets[0].getsockname()[1]
-        assert "brokers of a group talk to one another" in await refusal(f"127.0.0.1:{number}")
+        assert "brokers of a group use among themselves" in await refusal(f"127.0.0.1:{number}")
         await port.close()
         env.workers.close()
 

@@ -70,7 +70,7 @@ def test_a_wrong_word_has_the_exit_code_of_its_neighbours(
         ("recover --store x --force-single --reset-term", "give one of --force-single and --reset-term"),
         ("prefer n1 --reset --peers n1-127.0.0.1:1", "--reset does not go with node ids"),
         ("broker -p -m", "-p does not go with -m"),
-        ("namesrv listenPort=1", "listenPort: --name value is expected"),
+        ("namesrv listenPort=1", "listenPort: expected --name value"),
         ("sim --trace --json", "--trace prints event lines and nothing else"),
         ("chaos mutants x.txt", "FILES go with --table"),
         ("bench compare --loads nothing --systems dledger", "--loads: nothing: there are"),

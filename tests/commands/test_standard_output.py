@@ -76,7 +76,7 @@ def test_a_server_runs_although_its_boot_line_cannot_be_written(command: list[st
     wait_for(lambda: port_taken(port) or process.poll() is not None, LIMIT_S, "it neither serves nor ends")
     assert process.poll() is None
     assert process.stderr is not None
-    said = next(line for line in process.stderr if "standard output takes no line" in line)
+    said = next(line for line in process.stderr if "cannot write to standard output" in line)
     assert "boot success" in said
     process.terminate()
     left = process.stderr.read()

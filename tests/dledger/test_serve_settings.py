@@ -95,7 +95,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("mapedFileSizeCommitLog=4096", "mapedFileSizeCommitLog: 4096: expected 8519680 to"),
         ("mapedFileSizeCommitLog=8519681", "mapedFileSizeCommitLog 8519681: must be a multiple of 4096"),
         ("dLegerPeers=n0", "dLegerPeers: 'n0': expected id-host:port"),
-        ("dLegerPeers=;", "dLegerPeers: empty"),
+        ("dLegerPeers=;", "dLegerPeers is empty"),
         ("bindAddress=a..b", "bindAddress: 'a..b' is neither"),
         ("tls.peer.certPath=x", "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none"),
         ("deleteWhen=04", "deleteWhen has no effect"),

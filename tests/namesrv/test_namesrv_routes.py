@@ -388,9 +388,9 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.register(A, 0, "T", "U")
     world.register(A, 0, "T", "U", "V", counter=1)
-    with pytest.raises(RemotingError, match="more than 3 topics"):
+    with pytest.raises(RemotingError, match="the limit of 3 topics is reached"):
         world.register(A, 0, "T", "W", counter=2)
-    with pytest.raises(RemotingError, match="1 broker groups already"):
+    with pytest.raises(RemotingError, match="1 broker groups are registered"):
         world.register(B, 0, name="broker-b")
 
 

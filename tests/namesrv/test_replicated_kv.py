@@ -178,7 +178,7 @@ def test_a_member_without_memory_waits_for_a_leader(servers: Servers) -> None:
     for name in ("a", "b"):
         servers.start(name)
     (servers.directory / "c" / "log").touch()
-    wait_for(lambda: "say kvFound=true" in servers.logs() or None, LIMIT_S, servers.logs)
+    wait_for(lambda: "set kvFound=true" in servers.logs() or None, LIMIT_S, servers.logs)
     answer = servers.ask("a", GET, key="x")
     assert answer.code == 2 and "has not read" in str(answer.remark)
 
@@ -189,7 +189,7 @@ def test_settings_of_the_peers() -> None:
     assert len(SETTINGS.load(good)[0].kv.peers) == 3
     for changes, said in (
         ({"kvPassword": ""}, "beyond loopback need kvPassword"),
-        ({"kvSelfAddress": "10.0.0.9:9878"}, "is none of kvPeers"),
+        ({"kvSelfAddress": "10.0.0.9:9878"}, "is not one of kvPeers"),
         ({"kvPeers": "8.8.8.8:9878", "kvSelfAddress": "8.8.8.8:9878"}, "is a public address"),
         ({"kvPeers": "host:9878"}, "expected an IP address"),
     ):

@@ -104,12 +104,12 @@ def test_where_it_is_asked(place: str, group: str, url: str | None) -> None:
     [
         (b"a:1;b:2\n", ("a:1", "b:2")),
         (b"  a:1;a:1;\r\nc:3", ("a:1",)),
-        (b"", "its answer is empty"),
-        (b"\n\n", "its answer is empty"),
-        (b"<html>", "it answers no addresses"),
-        (b"a:x", "it answers no addresses"),
-        (b"\xff\xfe", "it answers no addresses"),
-        (";".join(f"a:{number}" for number in range(1, MAX_ADDRESSES + 2)).encode(), "at most 64"),
+        (b"", "its response is empty"),
+        (b"\n\n", "its response is empty"),
+        (b"<html>", "its response holds no valid addresses"),
+        (b"a:x", "its response holds no valid addresses"),
+        (b"\xff\xfe", "its response holds no valid addresses"),
+        (";".join(f"a:{number}" for number in range(1, MAX_ADDRESSES + 2)).encode(), "the limit is 64"),
     ],
 )
 def test_what_it_answers(answer: bytes, expected: tuple[str, ...] | str) -> None:
@@ -203,10 +203,10 @@ def test_a_broker_follows_an_address_server_and_keeps_what_it_knows(
             async def steps(found: NameServers) -> None:
                 await until(lambda: found.addresses == ("127.0.0.1:9876", "127.0.0.2:9876"))
                 served.status = 500
-                await until(lambda: "those known stay" in caplog.text)
+                await until(lambda: "the known ones stay in use" in caplog.text)
                 asked = len(served.asked)
                 await until(lambda: len(served.asked) > asked + 3)
-                assert caplog.text.count("those known stay") == 1, "said once"
+                assert caplog.text.count("the known ones stay in use") == 1, "said once"
                 assert found.addresses == ("127.0.0.1:9876", "127.0.0.2:9876")
                 served.status, served.text = 200, "127.0.0.3:9876"
                 await until(lambda: found.addresses == ("127.0.0.3:9876",))
@@ -271,10 +271,10 @@ def test_a_client_asks_where_the_nameservers_are(
                 served.text = "127.0.0.1:2"
                 await until(lambda: producer._core.namesrv == ("127.0.0.1:2",))
                 served.status = 500
-                await until(lambda: "the NameServers known stay" in caplog.text)
+                await until(lambda: "the known NameServers stay in use" in caplog.text)
                 assert producer._core.namesrv == ("127.0.0.1:2",)
         async with AsyncProducer("PG", client=options) as producer:
-            with pytest.raises(NoNameServer, match="does not tell the NameServers: "):
+            with pytest.raises(NoNameServer, match="named no NameServers: "):
                 await producer.queues("T")
 
     run(test)

@@ -65,7 +65,7 @@ def test_a_broker_without_accounts_says_so(
     file = tmp_path / "broker.conf"
     file.write_text(BROKER + lines)
     assert broker(["-c", str(file)]) == 0
-    assert ("whoever reaches this broker may read, send" in caplog.text) is warned
+    assert ("every client that can connect may read, send" in caplog.text) is warned
     assert ("0.0.0.0:10911" in caplog.text) is warned
 
 
@@ -83,4 +83,4 @@ def test_so_does_a_nameserver(
     file = tmp_path / "namesrv.conf"
     file.write_text("listenPort=9876\n" + lines)
     assert namesrv(["-c", str(file)]) == 0
-    assert ("whoever reaches this NameServer" in caplog.text) is warned
+    assert ("every client that can connect may register brokers" in caplog.text) is warned

@@ -451,7 +451,7 @@ def test_a_peer_that_never_reads_is_cut_off_at_the_limit() -> None:
                 connection.respond(request, 0, body=bytes(500_000))
                 await asyncio.sleep(0)
             await until(lambda: not p.server.connections)
-            assert p.server.stats.errors == {"peer does not read its answers": 1}
+            assert p.server.stats.errors == {"peer does not read its responses": 1}
             writer.close()
 
     run(main())
@@ -466,7 +466,7 @@ def test_an_answer_larger_than_a_frame_becomes_an_error() -> None:
             connection, request = handlers.waiting[0]
             connection.respond(request, 0, body=[bytes(600), bytes(600)])
             response = await call
-            assert (response.code, response.remark) == (1, "the answer has 1200 bytes: at most 1000")
+            assert (response.code, response.remark) == (1, "the response has 1200 bytes; the limit is 1000")
 
     run(main())
 

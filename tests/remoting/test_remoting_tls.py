@@ -281,7 +281,7 @@ def test_who_speaks_no_tls_where_it_is_demanded_is_told(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(settings_of(Authority(tmp_path), mode="enforcing")) as server:
             for body in (b"hello", b"x" * 8_000_000):
-                with pytest.raises(WrongTls, match="speaks TLS only"):
+                with pytest.raises(WrongTls, match="accepts only TLS"):
                     await ask(server, None, body)
             assert server.stats.accepted == 0
             rude = await asyncio.open_connection(*server.addresses[0])
@@ -317,13 +317,13 @@ def test_silent_connections_are_closed_where_tls_is_demanded(
 def test_a_port_without_tls_is_named(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(TlsSettings()) as server:
-            with pytest.raises(WrongTls, match="speaks no TLS"):
+            with pytest.raises(WrongTls, match="does not speak TLS"):
                 await ask(server, TlsOptions(verify=False))
         http = await asyncio.start_server(
             lambda _, writer: writer.write(b"HTTP/1.1 400\r\n\r\n"), "127.0.0.1", 0
         )
         async with http:
-            with pytest.raises(WrongTls, match="speaks no TLS"):
+            with pytest.raises(WrongTls, match="does not speak TLS"):
                 await ask(
                     SimpleNamespace(addresses=[http.sockets[0].getsockname()]), TlsOptions(verify=False)
                 )  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_a_batch_says_what_was_gone_when_it_came_to_read(fake: FakeCluster) -> N
     view = LiveMessagesView(parse({"servers": fake.namesrv, "subscribe": TOPIC}, "batch"))
     parts = view.plan()
     fake.lowest[TOPIC, 0] = 4
-    with pytest.raises(DataLost, match=rf"'{TOPIC}'.*queue_id=0.*offset 0 is not there, .* 4 to 10"):
+    with pytest.raises(DataLost, match=rf"'{TOPIC}'.*queue_id=0.*offset 0 does not exist; .* 4 to 10"):
         for part in parts:
             list(view.read(part))
     batches = [batch for part in view.plan() for batch in view.read(part)]
@@ -87,7 +87,9 @@ def test_a_stream_whose_messages_go_between_plan_and_read(fake: FakeCluster, fai
     found: list[int] = []
     try:
         if fail == "true":
-            with pytest.raises(DataLost, match=r"queue_id=1.*offset 0 is not there, the broker has 9 to 10"):
+            with pytest.raises(
+                DataLost, match=r"queue_id=1.*offset 0 does not exist; the broker has 9 to 10"
+            ):
                 for part in parts:
                     list(reader.read(part))
         else:

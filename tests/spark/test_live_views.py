@@ -365,5 +365,5 @@ def test_how_many_units_may_be_asked_for(group: LiveGroup, first: int, count: in
     with ReplicaClient(group.brokers[0].address) as client:
         description, _ = client.describe(DIGEST_VERSION)
         assert list(client.units(description, 0, 1 << 18))
-        with pytest.raises(BrokerRefused, match=f"{count} units from {first}: 1 to 262144"):
+        with pytest.raises(BrokerRefused, match=f"{count} units from unit {first} on: ask for 1 to 262144"):
             list(client.units(description, first, count))

@@ -89,9 +89,12 @@ async def ask_state(core: ClientCore, name: str) -> GroupState:
                 core.leader_failed(group, address, None)
                 last = str(moved)
         else:
-            last = "the NameServers know no leader"  # another broker answered: they will
+            last = "the NameServers know no leader of it"  # another broker answered: they will
         if core.now() >= deadline:
-            raise NoBroker(f"no broker of {name} leads for long enough ({last}): look at its /health")
+            raise NoBroker(
+                f"no broker of {name} kept leadership long enough to be read ({last}): "
+                "look at /health of the brokers"
+            )
         await asyncio.sleep(core.options.search_longest_s)
         await core.refresh_quietly(None)
 
@@ -160,7 +163,7 @@ class _Asking:
         parts."""
         total = answer.ext.get(counted, "")
         if total.isdecimal() and int(total) > len(table):
-            raise BrokerRefused(f"{self._address}: {counted} is {total}, but {len(table)} came")
+            raise BrokerRefused(f"{self._address}: {counted} is {total}, but {len(table)} were received")
         return table
 
     async def _end(self, queue: tuple[str, int]) -> int | None:

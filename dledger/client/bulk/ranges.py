@@ -154,7 +154,7 @@ class RangeReader(AsyncClient):
             lists = [decode_body(answer.body, TopicList, "list of topics").topicList for answer in answers]
             return sorted(set(chain.from_iterable(lists)))
         except BadBody as error:
-            raise BrokerRefused(f"the NameServer's list of topics is not readable: {error}") from error
+            raise BrokerRefused(f"the list of topics from the NameServer cannot be read: {error}") from error
 
     async def pull(
         self, queue: MessageQueue, start: int, end: int, expression: str = ALL
@@ -185,12 +185,14 @@ class RangeReader(AsyncClient):
                 behind = max(header.nextBeginOffset, header.minOffset)
                 if not self.options.skip_removed or behind <= at:
                     has = f"the broker has {header.minOffset} to {header.maxOffset}"
-                    raise OffsetsGone(f"{queue}: offset {at} is not there, {has}", behind)
+                    raise OffsetsGone(f"{queue}: offset {at} does not exist; {has}", behind)
                 at = behind
                 continue
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 if core.now() > deadline:
-                    raise NoBroker(f"{queue}: no message {at} within {self.options.timeout_s:g} s")
+                    raise NoBroker(
+                        f"{queue}: no message with offset {at} within {self.options.timeout_s:g} s"
+                    )
                 await asyncio.sleep(_NOT_YET_PAUSE_S)
                 continue
             at = header.nextBeginOffset

@@ -190,7 +190,7 @@ class ReplicaClient:
 
     def _ask(self, code: int, header: Fields, body: bytes = b"") -> Response:
         if self._thread is None:
-            raise ClientError("not open: use it inside its `with` block")
+            raise ClientError("this reader is not open: use it inside its `with` block")
         return self._thread.run(self._answer(code, header, body))
 
     async def _answer(self, code: int, header: Fields, body: bytes) -> Response:
@@ -222,5 +222,5 @@ class ReplicaClient:
         try:
             header = answer.header(AuditAnswerHeader)
         except BadHeader as error:
-            raise BrokerRefused(f"{self.address}: its answer cannot be read: {error}") from error
+            raise BrokerRefused(f"{self.address}: its response cannot be read: {error}") from error
         return header.job, header.pages

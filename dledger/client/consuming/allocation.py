@@ -154,7 +154,7 @@ class AllocateMachineRoomNearby:
     @staticmethod
     def _room(room: str, of: object) -> str:
         if not room:
-            raise ValueError(f"{of} is in no machine room")
+            raise ValueError(f"{of} has no machine room")
         return room
 
 
@@ -235,5 +235,8 @@ def allocate(
     wanted = {queue: None for queue in own if queue.topic in topics}  # CONFIG has queues of all topics
     strange = [queue for queue in wanted if queue not in known]
     if strange:
-        raise ClientError(f"allocation {name_of(strategy)}: {strange[0]} is no queue that can be read")
+        raise ClientError(
+            f"allocation {name_of(strategy)}: it returned {strange[0]}, which is not a "
+            "readable queue of the topic"
+        )
     return sorted(wanted)

@@ -132,7 +132,9 @@ class ConcurrentService(ConsumeService):
             return  # the queue's new owner consumes them again
         for message in failed:
             if self._broadcasting:
-                self._core.log.warning("message dropped: broadcasting has no retry", **message_name(message))
+                self._core.log.warning(
+                    "message dropped: broadcasting mode has no retries", **message_name(message)
+                )
                 done.append(message)
             elif await self._send_back.send(message):
                 done.append(message)

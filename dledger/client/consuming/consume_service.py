@@ -86,7 +86,9 @@ class ConsumeService:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self._idle.wait()
         except TimeoutError:
-            self._core.log.warning("listeners still running at close", group=self._group, calls=self._running)
+            self._core.log.warning(
+                "listeners are still running at close", group=self._group, calls=self._running
+            )
 
     async def consume_now(self, message: ReceivedMessage) -> tuple[str, str | None]:
         """Call the listener with a message that an operator sent us. Returns CMResult, and what the listener

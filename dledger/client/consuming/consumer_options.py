@@ -41,8 +41,9 @@ class PullOptions:
         check_numbers(self.flow)
         if self.timeout_s <= self.suspend_s:
             raise ClientError(
-                f"PullOptions: timeout_s={self.timeout_s!r} is not longer than suspend_s={self.suspend_s!r}: "
-                "a pull that the broker holds would count as failed"
+                f"PullOptions: timeout_s={self.timeout_s!r} is not longer than "
+                f"suspend_s={self.suspend_s!r}: a pull that the broker holds would time out and count "
+                "as failed"
             )
 
 

@@ -138,7 +138,7 @@ class GroupConsumer(AsyncClient):
 
     def _check(self) -> None:
         if not self._subscriptions:
-            raise ClientError("nothing subscribed: call subscribe(topic) before starting")
+            raise ClientError("no topic is subscribed: call subscribe(topic) before start()")
         self._name_taken = OPEN_CONSUMERS.register(self._core, self.group)
 
     async def _begin(self) -> None:
@@ -153,7 +153,7 @@ class GroupConsumer(AsyncClient):
 
     def _end_by(self, error: BaseException) -> None:
         """End the consumer because of an error after which it cannot continue."""
-        self._core.log.error("consumer ends", group=self.group, reason=repr(error))
+        self._core.log.error("consumer ended by an error", group=self.group, reason=repr(error))
         self._failure = self._failure or error
         self._stop_soon()
 

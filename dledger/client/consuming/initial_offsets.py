@@ -182,7 +182,7 @@ class InitialOffsets:
         except (ClientError, OSError) as error:
             # Another member may have begun at the same time, and gone on: its offset counts.
             self._not_committed.update(ends)
-            self._core.log.info("first offsets not committed", group=self._group, error=error)
+            self._core.log.info("initial offsets not committed", group=self._group, error=error)
 
 
 async def _each(

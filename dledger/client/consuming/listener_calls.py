@@ -122,7 +122,7 @@ class ListenerCalls:
             self._failures.log_raised("listener failed", result.error, **message_name(first))
         else:
             self._failures.log_returned(
-                "listener returned what is no ConsumeStatus",
+                "listener returned a value that is not a ConsumeStatus",
                 result,
                 wanted=ORDERLY_WANTED if self._orderly else WANTED,
                 listener=getattr(self._call, "__qualname__", None) or short(self._call),

@@ -160,14 +160,18 @@ class AsyncLitePullConsumer(GroupConsumer):
         """Share the queues of a topic with the group and consume all messages ("*"), or messages with one of
         some tags."""
         if self._assigned_by_hand:
-            raise ClientError("queues were assigned: a consumer has either assign() or subscribe()")
+            raise ClientError(
+                "queues were assigned with assign(): a consumer uses either assign() or subscribe()"
+            )
         super().subscribe(topic, expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
         """Read exactly these queues. A new queue begins at the group's committed offset, or without one at
         `from_where`. Other members of the group do not know of this assignment."""
         if self._subscriptions:
-            raise ClientError("topics were subscribed: a consumer has either assign() or subscribe()")
+            raise ClientError(
+                "topics were subscribed with subscribe(): a consumer uses either assign() or subscribe()"
+            )
         self._core.check_open()
         wanted = list(dict.fromkeys(queues))
         async with self._assigning:
@@ -325,7 +329,9 @@ class AsyncLitePullConsumer(GroupConsumer):
     def _of(self, queue: MessageQueue) -> AssignedQueue:
         found = self._share.assigned(queue)
         if found is None:
-            raise ClientError(f"{queue} is not ours now: {len(self._share.queues)} other queues are")
+            raise ClientError(
+                f"{queue} is not assigned to this consumer now; it has {len(self._share.queues)} other queues"
+            )
         return found
 
     def _delivery(self, assigned: AssignedQueue, message: ReceivedMessage) -> Delivery:

@@ -169,8 +169,8 @@ def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_na
     check_time(timestamp_ms, time_name)
     if (where is FromWhere.TIMESTAMP) != (timestamp_ms > 0):
         raise ClientError(
-            f"{start_name}={where.name} and {time_name}={timestamp_ms}: FromWhere.TIMESTAMP needs a time, "
-            "and nothing else takes one"
+            f"{start_name}={where.name} and {time_name}={timestamp_ms}: FromWhere.TIMESTAMP needs a "
+            "time, and the other values take none"
         )
     return where
 
@@ -265,7 +265,7 @@ class FileProgress:
                 found = decode_queue_table(data, "offsetTable", int) if data else {}
             except BadBody as error:
                 raise ClientError(
-                    f"{self._path} is not readable ({error.remark}): repair or remove it"
+                    f"the offset file {self._path} cannot be read ({error.remark}): repair or remove it"
                 ) from error
             self._table = {
                 MessageQueue(queue.topic, queue.brokerName, queue.queueId): offset

@@ -25,8 +25,9 @@ class OpenConsumers:
         name = (FORKS.count, tuple(sorted(core.cluster_id)), core.client_id, group)
         if self._open.setdefault(name, core) is not core:
             raise ClientError(
-                f"a consumer of the group {group!r} with the instance_name {core.options.instance_name!r} "
-                "is open in this process: each would get every message; give them different names, or none"
+                f"a consumer of the group {group!r} with the instance_name "
+                f"{core.options.instance_name!r} is already open in this process, so each of them "
+                "would receive every message: give them different instance names, or none"
             )
         return name
 

@@ -180,7 +180,7 @@ class OrderlyService(ConsumeService):
                 again.append(replace(message, reconsume_times=message.reconsume_times + 1))
             elif self._broadcasting:
                 self._core.log.warning(
-                    "message dropped: broadcasting has no dead letters", **message_name(message)
+                    "message dropped: broadcasting mode has no dead letters", **message_name(message)
                 )
                 queue.assigned.consumed([message])
             elif await self._send_back.send(message, DEAD_LETTER):

@@ -130,7 +130,7 @@ class AsyncPopConsumer(AsyncClient):
             route = await self._core.route(self.topic)
             names = sorted({data.brokerName for data in route.queueDatas if data.perm & PERM_READ})
             if not names:
-                raise ClientError(f"no broker lets the topic {self.topic!r} be read")
+                raise ClientError(f"no broker allows reads of the topic {self.topic!r}: check its perm")
             for name in names:
                 if name not in self._asked:
                     self._asked[name] = self._ask_for_messages(name)
@@ -158,7 +158,7 @@ class AsyncPopConsumer(AsyncClient):
             if one.answer.done() and not one.answer.cancelled():
                 error = one.answer.exception()
                 if error is not None:
-                    self._core.log.info("no pop meanwhile", topic=self.topic, error=error)
+                    self._core.log.info("a pop failed meanwhile", topic=self.topic, error=error)
                 old = self._core.now() - one.ended_s >= self.options.invisible_s
                 if error is not None or old or not one.answer.result():
                     del self._asked[name]
@@ -199,7 +199,7 @@ class AsyncPopConsumer(AsyncClient):
         try:
             told = answer.header(ChangeInvisibleTimeResponseHeader)
         except BadHeader as error:
-            raise BrokerRefused(f"the answer is not readable: {error}") from error
+            raise BrokerRefused(f"the response cannot be read: {error}") from error
         start = handle.start if handle.in_order else offset
         new = handle._replace(
             start=start,
@@ -221,7 +221,7 @@ class AsyncPopConsumer(AsyncClient):
         most `PopOptions.concurrency` calls run at once; a plain function runs in a thread.
         """
         if self._calls is not None:
-            raise ClientError("already listening: a pop consumer has one listener")
+            raise ClientError("already listening: a pop consumer has only one listener")
         hooks = traced_hooks(
             self._core, self.group, self.options.hooks, self.options.invisible_s, self._tracing
         )
@@ -277,13 +277,17 @@ class AsyncPopConsumer(AsyncClient):
         try:
             await self.change_invisible(message, 0.0)
         except ClientError as error:
-            self._core.log.info("a popped message comes again later", topic=self.topic, error=error)
+            self._core.log.info(
+                "popped message not given back: it is delivered again when its invisible time ends",
+                topic=self.topic,
+                error=error,
+            )
 
     async def _pop_patiently(self) -> list[ReceivedMessage]:
         try:
             return await self.pop(self.options.poll_s)
         except ClientError as error:
-            self._core.log.warning("no pop now", topic=self.topic, error=error)
+            self._core.log.warning("pop failed, trying again", topic=self.topic, error=error)
             await asyncio.sleep(self.options.error_pause_s)
             return []
 
@@ -303,7 +307,9 @@ class AsyncPopConsumer(AsyncClient):
                     again_s = delays[min(message.reconsume_times, len(delays) - 1)]
                     await self.change_invisible(message, again_s)
             except ClientError as error:
-                self._core.log.warning("a popped message comes again", topic=self.topic, error=error)
+                self._core.log.warning(
+                    "popped message not acknowledged: it is delivered again", topic=self.topic, error=error
+                )
         finally:
             free.release()
 
@@ -348,7 +354,7 @@ class AsyncPopConsumer(AsyncClient):
         try:
             found = popped(answer, group.name, self._core.options.namespace)
         except (BadHeader, CorruptRecord, ValueError, KeyError) as error:
-            raise BrokerRefused(f"the popped messages are not readable: {error!r}") from error
+            raise BrokerRefused(f"the popped messages cannot be read: {error!r}") from error
         wanted = [message for message in found if self._subscription.matches(message.tags)]
         for message in found:
             if not self._subscription.matches(message.tags):  # two tags of one hash
@@ -383,7 +389,9 @@ class AsyncPopConsumer(AsyncClient):
                 async with asyncio.timeout(self.options.close_timeout_s):
                     await self._listened.wait()
             except TimeoutError:
-                self._core.log.warning("a listener has not ended: its message comes again", topic=self.topic)
+                self._core.log.warning(
+                    "a listener has not ended: its message is delivered again", topic=self.topic
+                )
         self._forget_old()
         popped = [one.answer.result() for one in self._asked.values() if one.answer.done()]
         for asked in self._asked.values():
@@ -425,7 +433,7 @@ def check_pop_consumer(
     check_topic(topic)
     where = member_of(FromWhere, from_where, "from_where")
     if where is FromWhere.TIMESTAMP:
-        raise ClientError("from_where=TIMESTAMP: a pop consumer begins with FIRST or LAST")
+        raise ClientError("from_where=TIMESTAMP is not possible: a pop consumer begins with FIRST or LAST")
     return where
 
 
@@ -468,7 +476,7 @@ def handle_of(message: ReceivedMessage) -> Handle:
     try:
         return decode_handle(text)
     except ValueError as error:
-        raise ClientError(f"the handle of this message (property POP_CK) is none: {error}") from None
+        raise ClientError(f"the handle of this message (property POP_CK) is not valid: {error}") from None
 
 
 def _offset(handle: Handle, message: ReceivedMessage) -> int:

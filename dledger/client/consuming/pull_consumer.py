@@ -175,7 +175,7 @@ class AsyncPullConsumer(AsyncClient):
         self._core.check_open()
         check_wait(timeout_s, max_messages)
         if not self._fetched:
-            raise ClientError("no queue assigned: call assign(queues) first")
+            raise ClientError("no queue is assigned: call assign(queues) first")
         try:
             async with asyncio.timeout(timeout_s):
                 while True:

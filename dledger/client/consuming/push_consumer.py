@@ -197,7 +197,7 @@ def check_consumer(
     """Check the arguments of a push consumer. ClientError names the bad one."""
     check_group_of(group, client)
     if (listener is None) == (batch_listener is None):
-        raise ClientError("give either listener= or batch_listener=")
+        raise ClientError("give either listener= or batch_listener=, not both or neither")
     call = batch_listener if listener is None else listener
     if not callable(call):
         raise ClientError(

@@ -89,7 +89,7 @@ class QueueLocks:
         """Report expired locks as lost."""
         now = self._core.now()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
-            self._lost(queue, "it could not be renewed in time")
+            self._lost(queue, "it was not renewed in time")
 
     async def _renew(self, broker: str, queues: list[MessageQueue]) -> None:
         asked = self._core.now()
@@ -103,7 +103,7 @@ class QueueLocks:
             if until is None:
                 continue  # given back meanwhile
             if queue not in found:
-                self._lost(queue, "another consumer has it")
+                self._lost(queue, "another consumer holds it")
             elif until > self._core.now():
                 self._until[queue] = max(until, asked + self._options.lock_valid_s)
 

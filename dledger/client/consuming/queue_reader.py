@@ -165,7 +165,7 @@ class QueueReader:
             header = answer.header(PullMessageResponseHeader)
             messages = self._decode(answer.body) if code == ResponseCode.SUCCESS else []
         except (BadHeader, CorruptRecord) as error:
-            await self._refused(code, f"not readable: {error}")
+            await self._refused(code, f"the response cannot be read: {error}")
             return
         except LibraryMissing as error:  # stand still rather than give out what the application cannot read
             await self._unreadable(error)
@@ -184,7 +184,7 @@ class QueueReader:
                 await self._look_for_leader()
                 return
             self._core.log.warning(
-                "offset outside of the queue",
+                "offset is outside of the queue",
                 queue=self.queue,
                 wanted=self.next_offset,
                 now=header.nextBeginOffset,
@@ -213,7 +213,9 @@ class QueueReader:
 
     async def _unreadable(self, error: LibraryMissing) -> None:
         if self._last_refusal is None:
-            self._core.log.error("messages wait for a library", queue=self.queue, reason=str(error))
+            self._core.log.error(
+                "messages wait until a library is installed", queue=self.queue, reason=str(error)
+            )
         self._last_refusal = int(ResponseCode.SUCCESS)
         await asyncio.sleep(self._options.error_pause_s)
 

@@ -418,7 +418,9 @@ class Rebalancer:
             try:
                 await self._initial_offsets.look(topic)
             except (ClientError, OSError) as error:
-                self._core.log.debug("where to begin is not known yet", topic=topic, error=error)
+                self._core.log.debug(
+                    "initial offset of a queue not known yet, trying again", topic=topic, error=error
+                )
         if any(topic not in self._core.routes for topic in self.subscriptions):
             await self._core.refresh_quietly(None)  # the brokers that will have it should know us
         self.ready = True

@@ -118,7 +118,7 @@ class RunningInfo:
         try:
             message = received(decode_record(request.body), header.brokerName or "")
         except CorruptRecord as error:
-            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"not a message: {error}") from error
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"the body is not a message: {error}") from error
 
         async def answer() -> Response:
             began = self._core.now()

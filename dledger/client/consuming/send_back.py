@@ -61,7 +61,9 @@ class SendBack:
             self._core.log.warning("message not sent back", error=error, **message_name(message))
             return False
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._core.log.info("broker takes no messages back: retrying here", broker=broker)
+            self._core.log.info(
+                "broker accepts no messages sent back: retrying in this client", broker=broker
+            )
             self._unsupported[broker] = None
         elif answer.code != ResponseCode.SUCCESS:
             self._core.log.warning("message not sent back", code=answer.code, remark=answer.remark)

@@ -75,10 +75,10 @@ def subscribe(topic: str, expression: str, version: int) -> Subscription:
         return Subscription(topic, ALL, (), version)
     tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
     if any(not tag or "|" in tag or tag == ALL for tag in tags):
-        raise ClientError(f"{expression!r} is no tag expression: write '*', 'A' or 'A || B'")
+        raise ClientError(f"{expression!r} is not a tag expression: write '*', 'A' or 'A || B'")
     if any(_SQL.search(tag) for tag in tags):
         raise ClientError(
-            f"{expression!r} looks like a condition on properties (SQL92), and no message has such a tag: "
-            "say Sql(...) if it is one, or select by tags ('A || B')"
+            f"{expression!r} looks like a condition on properties (SQL92), and no message can have "
+            "such a tag: wrap it in Sql(...) if it is a condition, or select by tags ('A || B')"
         )
     return Subscription(topic, " || ".join(tags), tags, version)

@@ -159,7 +159,7 @@ class AsyncProducer(AsyncClient):
                 await next_turn()  # tasks that were begun, but have not run yet, come in
                 left = await self.flush(self.options.close_timeout_s)
                 if left:
-                    self._core.log.warning("messages without an acknowledgement at close", messages=left)
+                    self._core.log.warning("messages were not acknowledged before close", messages=left)
         finally:
             self._max_pending = 0
             if self._accumulator is not None:
@@ -303,8 +303,11 @@ class AsyncProducer(AsyncClient):
                 async with asyncio.timeout_at(deadline):
                     return await reply
             except TimeoutError:
-                remark = f"no reply within {timeout_s:g} s: does a consumer of {message.topic} send one?"
-                raise NoReply(f"{remark} See reply_to") from None
+                remark = (
+                    f"no reply within {timeout_s:g} s: check that a consumer of {message.topic} "
+                    "runs and sends replies"
+                )
+                raise NoReply(f"{remark} (see reply_to)") from None
 
     async def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one request: either all are stored in one queue, in order, or none.
@@ -352,7 +355,7 @@ class AsyncProducer(AsyncClient):
         except RemotingError as error:
             if not isinstance(error, Overloaded | TooLarge):
                 self._core.leader_failed(target.lane.group, leader, message.topic)
-            self._core.log.debug("oneway message lost", topic=message.topic, error=error)
+            self._core.log.debug("one-way message lost", topic=message.topic, error=error)
 
     def send_nowait(
         self,
@@ -419,7 +422,10 @@ class AsyncProducer(AsyncClient):
                 self._kernel.tell(on_done, error, message.topic)
 
     def _too_many(self) -> str:
-        return f"{self._pending_count} messages wait for their acknowledgement (max_pending): wait for some"
+        return (
+            f"{self._pending_count} messages wait for their acknowledgement, and that is the limit "
+            "(max_pending): wait for some of them first"
+        )
 
     async def _room(self) -> None:
         """Wait until fewer than `max_pending` messages are without an acknowledgement."""
@@ -454,13 +460,15 @@ class AsyncProducer(AsyncClient):
         items: list[BatchItem] = []
         for message in messages:
             if message.topic != topic:
-                raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
+                raise InvalidMessage(
+                    f"all messages of a batch must have the same topic, not {topic!r} and {message.topic!r}"
+                )
             if comes_later(message):
-                raise InvalidMessage("a batch takes no message that comes later: send it by itself")
+                raise InvalidMessage("a batch cannot hold a delayed message: send it by itself")
             check_body(message.body, self.options.max_message_size)
             items.append(self._item(message))
         if topic.startswith(RETRY_PREFIX):
-            raise InvalidMessage("retry topics take no batches")
+            raise InvalidMessage("batches cannot be sent to retry topics")
         self._submit_batch(self._choose(messages[0], queue, None), items, on_done, queue is not None)
 
     def _item(self, message: Message) -> BatchItem:
@@ -478,7 +486,8 @@ class AsyncProducer(AsyncClient):
         body = encode("")
         if len(body) > self.options.max_message_size + MAX_BATCH_OVERHEAD:
             raise InvalidMessage(
-                f"the batch has {len(body)} bytes: at most {self.options.max_message_size}; send it in parts"
+                f"the batch has {len(body)} bytes; the limit is {self.options.max_message_size} "
+                "(max_message_size): send it in parts"
             )
         send = PendingSend(self._kernel, target, body, "", 0, 0, items[0].unique_id, on_done)
         send.code = SEND_BATCH
@@ -527,7 +536,9 @@ class AsyncProducer(AsyncClient):
         await asyncio.shield(asked)
 
     async def _ask(self, topic: str, asked: asyncio.Future[None]) -> None:
-        failure: ClientError | None = ClientClosed("the producer was closed while it asked for a route")
+        failure: ClientError | None = ClientClosed(
+            "the producer was closed while it looked for the route of the topic"
+        )
         try:
             await self._find_queues(topic)
             failure = None
@@ -557,7 +568,7 @@ class AsyncProducer(AsyncClient):
         if topic not in self._topics:
             self._use(topic, self._core.routes[topic])
         if topic not in self._topics:
-            raise TopicNotFound(f"the topic {topic!r} has no queue that may be written: check its perm")
+            raise TopicNotFound(f"the topic {topic!r} has no writable queue: check its perm")
         self._core.beat_soon()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -675,7 +686,7 @@ class AsyncProducer(AsyncClient):
                 if target.queue == queue:
                     return target
             if queue.topic != topic:
-                raise InvalidMessage(f"{queue} is no queue of the message's topic {topic!r}")
+                raise InvalidMessage(f"{queue} is not a queue of the topic of the message, {topic!r}")
             raise InvalidMessage(f"{queue} is not among the queues of its topic: see queues(topic)")
         if ordering_key is not None:
             return known.targets[crc32(ordering_key.encode()) % len(known.targets)]

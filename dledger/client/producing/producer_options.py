@@ -87,8 +87,8 @@ class ProducerOptions:
         latencies = [latency for latency, _ in self.latency_steps_s]
         if latencies != sorted(latencies) or any(pause < 0 for _, pause in self.latency_steps_s):
             raise ClientError(
-                f"ProducerOptions: latency_steps_s={self.latency_steps_s!r}: give pairs of seconds, a rising "
-                "latency and a pause of 0 or more"
+                f"ProducerOptions: latency_steps_s={self.latency_steps_s!r}: give pairs (latency, "
+                "pause) in seconds: latencies rise, and pauses are 0 or more"
             )
         kind = member_of(CompressionType, self.compress_type, "compress_type")
         object.__setattr__(self, "compress_type", kind)  # it may have been given by its name

@@ -35,7 +35,7 @@ class SelectMessageQueueByMachineRoom:
 
     def __init__(self, *rooms: str) -> None:
         if not rooms:
-            raise ClientError("SelectMessageQueueByMachineRoom(): give one room or several")
+            raise ClientError("SelectMessageQueueByMachineRoom(): give at least one room")
         self._rooms = frozenset(rooms)
         self._turn = -1
 
@@ -52,7 +52,9 @@ def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Mes
     except Exception as error:
         raise InvalidMessage(f"the queue selector raised {error!r}; the message is not sent") from error
     if queue not in queues:
-        raise InvalidMessage(f"the queue selector gave {queue!r}: give one of the queues it was called with")
+        raise InvalidMessage(
+            f"the queue selector returned {queue!r}: return one of the queues that it was called with"
+        )
     return queue
 
 

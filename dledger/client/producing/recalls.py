@@ -19,7 +19,7 @@ async def recall(core: ClientCore, group: str, topic: str, handle: str) -> str:
     try:
         broker_name = RecallHandle.decode(handle).broker_name
     except (TypeError, ValueError) as error:
-        raise InvalidMessage(f"{error}: give the recall_handle of a SendResult") from error
+        raise InvalidMessage(f"{error}: give recall_handle of a SendResult") from error
     header = RecallMessageHeader(topic, handle, group, broker_name)
     leader_of = core.group(broker_name)
     answer = await core.change(leader_of, topic, RequestCode.RECALL_MESSAGE, header, f"recall in {topic!r}")

@@ -39,7 +39,7 @@ def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str]
     asked = request.properties
     cluster = asked.get(CLUSTER)
     if REPLY_TO_CLIENT not in asked or CORRELATION_ID not in asked or not cluster:
-        raise InvalidMessage("this message waits for no reply: it was not sent by `request`")
+        raise InvalidMessage("this message expects no reply: it was not sent with `request`")
     own = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
     return Message(
         cluster + REPLY_SUFFIX, body, properties={**(properties or {}), MSG_TYPE: _TYPE_REPLY, **own}

@@ -235,7 +235,12 @@ class SendKernel:
         try:
             header = response.header(_Stored)
         except BadHeader as error:
-            self._finish(send, OutcomeUnknown(f"stored, but the broker's answer is not readable: {error}"))
+            self._finish(
+                send,
+                OutcomeUnknown(
+                    f"the message is stored, but the response of the broker cannot be read: {error}"
+                ),
+            )
             return
         if header.queueId != queue.queue_id:
             queue = queue._replace(queue_id=header.queueId)
@@ -264,7 +269,7 @@ class SendKernel:
             send.on_done(result)
         except Exception as error:
             self._failures.log_raised(
-                "callback failed", error, message_id=send.unique_id, queue=send.target.queue
+                "send callback failed", error, message_id=send.unique_id, queue=send.target.queue
             )
         finally:  # SystemExit goes on to the loop, and the messages behind this one go on, too
             if send.ordered:
@@ -277,7 +282,7 @@ class SendKernel:
         try:
             on_done(result)
         except Exception as failure:
-            self._failures.log_raised("callback failed", failure, topic=topic)
+            self._failures.log_raised("send callback failed", failure, topic=topic)
 
     def _tell_flushes(self, ended: PendingSend) -> None:
         for flush in self._flushes:
@@ -309,8 +314,8 @@ class SendKernel:
         if send.unknown:
             error: ClientError = OutcomeUnknown(
                 f"no acknowledgement from {broker} after {send.attempt} attempts; the message "
-                f"{send.unique_id} may be stored. What the client repeats has the same id and is stored "
-                f"once; a new send() of your own has a new id and would store it again{detail}"
+                f"{send.unique_id} may be stored. The attempts of this client have the same id and "
+                f"are stored once; another send() has a new id and would store it again{detail}"
             )
         elif self._closed:
             error = ClientClosed(
@@ -341,11 +346,11 @@ class SendKernel:
 
     def _unanswered(self, send: PendingSend, error: RemotingError) -> None:
         if isinstance(error, TooLarge):
-            self._finish(send, InvalidMessage(f"{error.remark}; send less in one batch"))
+            self._finish(send, InvalidMessage(f"{error.remark}; send fewer messages in one batch"))
         elif isinstance(error, Overloaded):
             limit = self._core.options.limits.max_outbound
             if len(send.body) > limit:  # never: nothing waits behind it
-                why = f"a body of {len(send.body)} bytes, where max_outbound is {limit}"
+                why = f"the body has {len(send.body)} bytes, and max_outbound is {limit}"
                 self._finish(send, Overflow(f"{why}; it is not stored: send less at a time"))
                 return
             send.target.lane.crowded = True

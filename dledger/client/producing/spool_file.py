@@ -73,7 +73,7 @@ class Spool:
             except sqlite3.Error as error:
                 self.close()
                 locked = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY
-                why = "another process uses it: give each its own" if locked else str(error)
+                why = "another process uses it: give each process its own spool" if locked else str(error)
                 raise SpoolFailed(f"the spool {self._path} cannot be opened: {why}") from error
 
     def _prepare(self) -> tuple[int, int, int]:
@@ -144,7 +144,7 @@ class Spool:
         try:
             return Row(number, self._decode(message))
         except msgspec.MsgspecError as error:
-            raise SpoolFailed(f"the spool {self._path}: row {number} is no message: {error}") from error
+            raise SpoolFailed(f"the spool {self._path}: row {number} is not a message: {error}") from error
 
     def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         with self._changing() as database:

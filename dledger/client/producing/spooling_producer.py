@@ -70,7 +70,7 @@ class SpoolOptions:
 
     def __post_init__(self) -> None:
         if not self.path or self.max_messages < 1 or self.max_bytes < 1 or self.retry_s <= 0:
-            raise ValueError("a spool needs a path, and limits and a pause above 0")
+            raise ValueError("SpoolOptions needs a path, and limits and a pause above 0")
 
 
 def spool_of(given: str | SpoolOptions) -> SpoolOptions:
@@ -153,7 +153,9 @@ class AsyncSpoolingProducer(AsyncProducer):
                     self._entry.clear()
                     await self._entry.wait()
         except TimeoutError:
-            self._core.log.warning("messages neither stored nor kept at close", calls=len(self._entering))
+            self._core.log.warning(
+                "messages were neither stored nor kept before close", calls=len(self._entering)
+            )
 
     async def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
         """Send a message and wait for the acknowledgement, or until the message is kept on this machine.
@@ -225,7 +227,8 @@ class AsyncSpoolingProducer(AsyncProducer):
         limits = self.spool_options
         if self.spooled >= limits.max_messages or self.spooled_bytes >= limits.max_bytes:
             raise Overflow(
-                f"the spool {limits.path} is full: {self.spooled} messages, {self.spooled_bytes} bytes"
+                f"the spool {limits.path} is full; it holds {self.spooled} messages with "
+                f"{self.spooled_bytes} bytes"
             )
         now = self._env.wall.now_ms()
         deliver_at = named.deliver_at
@@ -300,7 +303,11 @@ class AsyncSpoolingProducer(AsyncProducer):
                     continue
                 longest_s = 10 * self.spool_options.retry_s
                 if pause_s < longest_s:  # said a few times, not for as long as it lasts
-                    self._core.log.warning("kept messages wait", messages=self.spooled, error=failure)
+                    self._core.log.warning(
+                        "messages in the spool cannot be sent now, trying again",
+                        messages=self.spooled,
+                        error=failure,
+                    )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
 
@@ -346,7 +353,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                         held.add(line)
                         return  # those behind it wait as well
                     told = {"topic": row.message.topic, "id": row.message.unique_id}
-                    self._core.log.error("refused from the spool", **told, error=error)
+                    self._core.log.error("a message from the spool was refused", **told, error=error)
                     refused.append((row.number, f"{type(error).__name__}: {error}"))
 
         await asyncio.gather(*(send(line) for line in lines))

@@ -158,9 +158,9 @@ class AsyncTransaction:
 
     async def _decide(self, state: State) -> None:
         if self.result is None:
-            raise ClientError("the transaction has not begun: use it as a block, or await begin()")
+            raise ClientError("the transaction has not begun: use it in a `with` block, or call begin()")
         if self.state is not State.UNKNOWN and self.state is not state:
-            raise ClientError(f"the transaction was decided already: {self.state.name}")
+            raise ClientError(f"the transaction was already decided: {self.state.name}")
         self.state = state
         await self._producer._end_transaction(self)
 
@@ -179,7 +179,7 @@ class AsyncTransaction:
             await self.rollback()
         except ClientError as failure:  # the broker asks, and is told; the caller's own error goes on
             self._producer._core.log.warning(
-                "a rollback was not acknowledged", message_id=self.transaction_id, error=failure
+                "rollback not acknowledged", message_id=self.transaction_id, error=failure
             )
 
 
@@ -264,9 +264,9 @@ class AsyncTransactionProducer(AsyncProducer):
     async def _begin_transaction(self, transaction: AsyncTransaction, queue: MessageQueue | None) -> None:
         message = transaction.message
         if transaction.transaction_id:
-            raise ClientError("the transaction was begun already")
+            raise ClientError("the transaction has already begun")
         if comes_later(message):
-            raise InvalidMessage("a transactional message cannot be delayed as well: leave out its delay")
+            raise InvalidMessage("a transactional message cannot be delayed: leave out its delay")
         half = _Half(
             message.topic,
             message.body,
@@ -319,13 +319,14 @@ class AsyncTransactionProducer(AsyncProducer):
             elif unknown or (
                 answer.code == ResponseCode.SYSTEM_ERROR and self._core.unanswered > lost_before
             ):
-                unknown = f"an attempt was not answered, and the next one: {text}"
+                unknown = f"an attempt was not answered, and the next one was refused: {text}"
                 break
             else:
-                raise BrokerRefused(f"the transaction does not end so: {text}", answer.code)
+                raise BrokerRefused(f"the broker refused to end the transaction: {text}", answer.code)
         raise OutcomeUnknown(
-            f"{transaction.state.name} of {transaction.transaction_id} was not acknowledged ({unknown}); a "
-            "broker that asks is told so as long as this producer lives"
+            f"{transaction.state.name} of {transaction.transaction_id} was not acknowledged "
+            f"({unknown}); as long as this producer runs, it gives the same answer to a broker that "
+            "checks the transaction"
         )
 
     def _end_header(
@@ -365,7 +366,9 @@ class AsyncTransactionProducer(AsyncProducer):
             try:
                 message = received(decode_record(request.body), "")
             except CorruptRecord as error:
-                self._core.log.warning("a broker asks for what is no message", address=address, error=error)
+                self._core.log.warning(
+                    "transaction check ignored: its body is not a message", address=address, error=error
+                )
                 return None
             try:
                 self._core.spawn(self._answer(address, header, message), "check transaction")
@@ -383,7 +386,7 @@ class AsyncTransactionProducer(AsyncProducer):
             told = self._end_header(message.message_id, header.topic, place, state, asked=True)
             await self._core.remoting.invoke_oneway(address, RequestCode.END_TRANSACTION, told)
         except RemotingError as error:  # it asks again
-            self._core.log.debug("a broker was not told", address=address, error=error)
+            self._core.log.debug("answer to a transaction check not sent", address=address, error=error)
         finally:
             self._checks -= 1
 
@@ -418,7 +421,7 @@ class AsyncTransactionProducer(AsyncProducer):
         if isinstance(said, State):
             return said
         self._check_failures.log_returned(
-            "transaction listener returned what is no LocalTransactionState",
+            "transaction listener returned a value that is not a LocalTransactionState",
             said,
             wanted="a LocalTransactionState",
             listener=getattr(function, "__qualname__", repr(function)),

@@ -238,14 +238,14 @@ def test_what_brokers_warn_of_is_logged_once(caplog: pytest.LogCaptureFixture) -
     async def main() -> None:
         async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             for broker in fake.brokers:
-                broker.warning = "members of consumer group group subscribe differently"
+                broker.warning = "members of consumer group group have different subscriptions"
             consumer = AsyncPushConsumer("group", fake.namesrv, Collector(), options=QUICK)
             consumer.subscribe("orders")
             async with consumer:
                 await eventually(lambda: len(consumer.queues) == 4)
                 await consumer._core.beat()
                 await consumer._core.beat()
-        assert sum("group group subscribe differently" in line for line in caplog.messages) == 1
+        assert sum("group group have different subscriptions" in line for line in caplog.messages) == 1
 
     asyncio.run(main())
 
@@ -340,7 +340,7 @@ def test_starting_needs_a_subscription_and_one_listener() -> None:
         AsyncPushConsumer("group", "127.0.0.1:1")
 
     async def main() -> None:
-        with pytest.raises(ClientError, match="nothing subscribed"):
+        with pytest.raises(ClientError, match="no topic is subscribed"):
             async with AsyncPushConsumer("group", "127.0.0.1:1", Collector()):
                 pass
 

@@ -73,9 +73,9 @@ def test_a_damaged_file_of_offsets_is_told_each_time_and_written_over_by_nobody(
         path.write_bytes(b'{"offsetTable":{')
         damaged = FileProgress(env, str(tmp_path), "client", GROUP)
         for _ in range(2):
-            with pytest.raises(ClientError, match="is not readable"):
+            with pytest.raises(ClientError, match="cannot be read"):
                 await damaged.load(QUEUES[0])
-        with pytest.raises(ClientError, match="is not readable"):
+        with pytest.raises(ClientError, match="cannot be read"):
             await damaged.save({QUEUES[1]: 9})
         path.write_bytes(sound)
         assert await damaged.load(QUEUES[0]) == 7

@@ -182,7 +182,11 @@ def test_what_is_no_status_is_an_error_by_name_and_another_delivery(
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 2)
         consume(face, fake, listener, lambda: len(fake.sent_back) >= 2)
-    said = [line for line in caplog.messages if line.startswith("listener returned what is no ConsumeStatus")]
+    said = [
+        line
+        for line in caplog.messages
+        if line.startswith("listener returned a value that is not a ConsumeStatus")
+    ]
     assert len(said) >= 2
     assert f"listener={listener.__qualname__}" in said[0] and "attempt=1" in said[0]
     assert "ConsumeStatus.SUCCESS" in said[0]

@@ -208,7 +208,7 @@ def test_pausing_seeking_and_positions() -> None:
             await one.seek_to_end(zero)
             assert one.position(zero) == 10
             assert await one.offset_for_timestamp(zero, STORED_AT_MS + 4) == 4
-            with pytest.raises(ClientError, match="not ours"):
+            with pytest.raises(ClientError, match="is not assigned to this consumer"):
                 await one.seek(MessageQueue("orders", GROUP, 9), 0)
             with pytest.raises(ClientError, match="0 or more"):
                 await one.seek(zero, -1)

@@ -217,7 +217,7 @@ def test_what_a_connection_does_not_take_in_time_is_told_as_too_much() -> None:
             await producer.send(Message("orders", bytes(4_990)))  # no room for its header
         with (
             send_limit(producer, NEVER_S),  # it fails without waiting for that
-            pytest.raises(Overflow, match="a body of 10000 bytes, where max_outbound is 5000"),
+            pytest.raises(Overflow, match="the body has 10000 bytes, and max_outbound is 5000"),
         ):
             await producer.send(Message("orders", bytes(10_000)))
         await producer.send(Message("orders", b"second"))

@@ -115,7 +115,7 @@ def test_a_batch_is_stored_in_one_queue() -> None:
         assert stored[0].properties["UNIQ_KEY"] == result.message_id
         assert len({item.properties["UNIQ_KEY"] for item in stored}) == 5
         assert result.offset_message_id.count(",") == 4
-        with pytest.raises(InvalidMessage, match="one topic"):
+        with pytest.raises(InvalidMessage, match="must have the same topic"):
             await producer.send_batch([Message("orders", b"x"), Message("other", b"x")])
         with pytest.raises(InvalidMessage, match="empty"):
             await producer.send_batch([])
@@ -205,13 +205,13 @@ def test_a_topic_is_created_with_the_wanted_queues() -> None:
     [
         (Message("", b"x"), "topic name is empty"),
         (Message("a b", b"x"), "holds ' '"),
-        (Message("t" * 128, b"x"), "at most 127"),
+        (Message("t" * 128, b"x"), "the limit of the brokers is 127"),
         (Message("orders", b""), "body is empty"),
         (Message("orders", "text"), "give bytes"),  # type: ignore[arg-type]
-        (Message("orders", bytes(4 * 1024 * 1024 + 1)), "at most 4194304"),
-        (Message("orders", b"x", properties={"TAGS": "x"}), "RocketMQ's own"),
+        (Message("orders", bytes(4 * 1024 * 1024 + 1)), "the limit is 4194304"),
+        (Message("orders", b"x", properties={"TAGS": "x"}), "reserved by RocketMQ"),
         (Message("orders", b"x", properties={"a": "b\x01"}), "x01"),
-        (Message("orders", b"x", properties={"a": "b" * 40000}), "at most"),
+        (Message("orders", b"x", properties={"a": "b" * 40000}), "the limit is"),
     ],
 )
 def test_bad_messages_are_refused_before_they_are_sent(message: Message, text: str) -> None:

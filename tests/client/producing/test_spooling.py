@@ -195,7 +195,7 @@ def test_a_spool_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) ->
     spool.open()
     spool.put([Kept("u", "orders", b"1")])
     spool._change("UPDATE waiting SET message = ?", [(b"\xc1",)])
-    with pytest.raises(SpoolFailed, match="row 1 is no message"):
+    with pytest.raises(SpoolFailed, match="row 1 is not a message"):
         spool.next(0, 9)
     spool.close()
 
@@ -214,7 +214,7 @@ def test_limits_and_bad_input(tmp_path: Path) -> None:
             await producer.deliver(Message("orders", b"1", properties={"KEYS": "x"}))
         for number in range(2):
             assert isinstance(await producer.deliver(Message("orders", body(number))), Spooled)
-        with pytest.raises(Overflow, match="is full: 2 messages"):
+        with pytest.raises(Overflow, match="is full; it holds 2 messages"):
             await producer.deliver(Message("orders", b"3"))
         with pytest.raises(SpoolFailed, match="another process uses it"):
             Spool(str(tmp_path / "s.spool")).open()

@@ -149,7 +149,7 @@ def test_an_exception_rolls_back_and_goes_on() -> None:
             async with producer.transaction(Message("orders", b"x")):
                 raise KeyError
         assert fake.ends[-1].commitOrRollback == ROLL_BACK
-        fake.script = answers(1, "no such transaction")
+        fake.script = answers(1, "the transaction is not open")
         with pytest.raises(KeyError):
             async with producer.transaction(Message("orders", b"y")):
                 raise KeyError
@@ -257,7 +257,7 @@ def test_a_producer_without_a_listener_says_so() -> None:
 ENDS: list[tuple[int, str, int, type[ClientError] | None]] = [
     (ResponseCode.SYSTEM_ERROR, "outcome unknown: leadership was lost", 1, None),
     (ResponseCode.SYSTEM_ERROR, "outcome unknown: leadership was lost", 9, OutcomeUnknown),
-    (ResponseCode.SYSTEM_ERROR, "no such transaction is open", 1, BrokerRefused),
+    (ResponseCode.SYSTEM_ERROR, "the transaction is not open", 1, BrokerRefused),
     (ResponseCode.ILLEGAL_OPERATION, "too late", 1, BrokerRefused),
 ]
 
