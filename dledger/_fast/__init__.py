@@ -62,7 +62,10 @@ def _load() -> ModuleType | None:
         return None
     if source_hash() not in ("", getattr(compiled, "SOURCE", None)):
         # One that was built from another source may not fit the Python around it.
-        text = "the compiled twins were built from another source, and are not used: install dledger again"
+        text = (
+            "the compiled modules were built from another version of the source and are not used: "
+            "install dledger again"
+        )
         warn(text, RuntimeWarning, stacklevel=2)
         return None
     compiled.set_up(plain_messages.MARKS, plain_messages.SPECIAL_FLAGS)

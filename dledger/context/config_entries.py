@@ -22,7 +22,7 @@ def decode_config(record: bytes | memoryview) -> Configuration | None:
 
 def unreadable_config(index: int) -> str:
     """Why a node that cannot read a configuration ends: it would not know whose votes count."""
-    return f"the configuration entry {index} cannot be read: it needs a newer version of this program"
+    return f"the configuration entry {index} cannot be read by this version of the program: upgrade this node"
 
 
 async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:

@@ -175,8 +175,8 @@ class ConfigLog:
         if self.doubtful(last_index):
             ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
             yield (
-                f"does not stand: entries {ranges[:200]}, which cannot be read, may say who the members are; "
-                "those in dLegerPeers are asked for them"
+                f"this node does not stand for election: the entries {ranges[:200]} cannot be read "
+                "and may hold the configuration; the nodes in dLegerPeers are asked for them"
             )
 
     def _known(self) -> list[tuple[int, Configuration]]:

@@ -91,7 +91,7 @@ class Configuration:
         """Add a new member, which receives the log and does not vote."""
         check_node(node, address)
         if node in self.members:
-            raise ConfigurationRefused(f"{node} is a member already: remove it first")
+            raise ConfigurationRefused(f"{node} is already a member: remove it first")
         if len(self.members) >= MAX_MEMBERS:
             raise ConfigurationRefused(f"a group has at most {MAX_MEMBERS} members")
         taken = [other for other, member in sorted(self.members.items()) if member.address == address]
@@ -103,24 +103,28 @@ class Configuration:
         """Promote a learner to a voter with this incarnation."""
         member = self.members.get(node)
         if member is None:
-            raise ConfigurationRefused(f"{node} is no member: add it first")
+            raise ConfigurationRefused(f"{node} is not a member: add it first")
         if member.role is MemberRole.VOTER:
-            raise ConfigurationRefused(f"{node} is a voter already")
+            raise ConfigurationRefused(f"{node} is already a voter")
         if not incarnation:
-            raise ConfigurationRefused(f"{node} is not connected: its store is not known")
+            raise ConfigurationRefused(
+                f"{node} is not connected, so it is not known which store it has: start it first"
+            )
         return self._with(node, Member(incarnation, member.address))
 
     def demoted(self, node: str) -> Configuration:
         """Turn a voter whose store is lost into a learner: the first step of its replacement."""
         member = self.members.get(node)
         if member is None or member.role is not MemberRole.VOTER:
-            raise ConfigurationRefused(f"{node} is no voter")
+            raise ConfigurationRefused(f"{node} is not a voter")
         return self._with(node, Member("", member.address, MemberRole.LEARNER))._checked()
 
     def without(self, node: str) -> Configuration:
         """Remove a member."""
         if node not in self.members:
-            raise ConfigurationRefused(f"{node} is no member: members are {', '.join(sorted(self.members))}")
+            raise ConfigurationRefused(
+                f"{node} is not a member; the members are {', '.join(sorted(self.members))}"
+            )
         rest = {other: member for other, member in self.members.items() if other != node}
         preferred = self.preferred and tuple(other for other in self.preferred if other != node)
         return Configuration(rest, preferred)._checked()
@@ -130,7 +134,7 @@ class Configuration:
         for node in nodes or ():
             if node not in self.members:
                 raise ConfigurationRefused(
-                    f"{node} is no member: members are {', '.join(sorted(self.members))}"
+                    f"{node} is not a member; the members are {', '.join(sorted(self.members))}"
                 )
         return replace(self, preferred=nodes)
 
@@ -157,7 +161,9 @@ class Configuration:
 
     def _checked(self) -> Configuration:
         if not self.voters:
-            raise ConfigurationRefused("the last voter cannot leave: a group without voters cannot go on")
+            raise ConfigurationRefused(
+                "the last voter cannot be removed: a group without voters cannot elect a leader"
+            )
         return self
 
 
@@ -177,7 +183,7 @@ def single_step(before: Configuration, after: Configuration) -> bool:
 def check_node(node: str, address: str) -> None:
     """ConfigurationRefused for an id or address that dLegerPeers could not hold."""
     if not (node[:1].isalpha() and node[1:].isdigit() and node.isascii() and len(node) <= MAX_ID):
-        raise ConfigurationRefused(f"{node[:MAX_ID]!r}: a node id is one letter and digits, as n0")
+        raise ConfigurationRefused(f"{node[:MAX_ID]!r}: a node id is one letter with digits, such as n0")
     try:
         split_address(address)
     except ValueError as error:

@@ -631,7 +631,7 @@ class Elector:
     def _become_follower(self, cause: Cause, leader: str | None, now: float) -> list[Effect]:
         if self.state is State.LEADER:
             handed_over = self._handed_over and cause is Cause.HIGHER_TERM
-            self.stepped_down = "it handed leadership over" if handed_over else cause.value
+            self.stepped_down = "it transferred leadership" if handed_over else cause.value
         self._enter(cause, State.FOLLOWER if self._self_id in self._voters else State.LEARNER)
         self.leader_id = leader
         self._leader_gone = False

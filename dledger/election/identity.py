@@ -98,7 +98,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
 def decode_hello(value: object) -> Hello:
     """Inverse of `encode_hello`; HelloRefused when it is malformed."""
     if not isinstance(value, dict):
-        raise HelloRefused("hello is no map: is this a DLedger peer port?")
+        raise HelloRefused("the hello is not a map: is this the peer port of a node (dLegerPeers)?")
     try:
         protocol = value["protocol"]
         return Hello(
@@ -119,30 +119,30 @@ def decode_hello(value: object) -> Hello:
             secret=_text(value["secret"], "secret") if "secret" in value else None,
         )
     except (KeyError, TypeError, IndexError) as error:
-        raise HelloRefused(f"hello is malformed: {error!r}") from error
+        raise HelloRefused(f"the hello is malformed: {error!r}") from error
 
 
 def _text(item: object, name: str) -> str:
     if not isinstance(item, str) or len(item) > _MAX_TEXT:
-        raise HelloRefused(f"hello: {name} is no text of at most {_MAX_TEXT} characters")
+        raise HelloRefused(f"the hello is malformed: {name} is not a text of at most {_MAX_TEXT} characters")
     return item
 
 
 def _name(item: object, name: str) -> str:
     if not isinstance(item, str) or len(item.encode(errors="replace")) > _MAX_NAME:
-        raise HelloRefused(f"hello: {name} is no text of at most {_MAX_NAME} bytes")
+        raise HelloRefused(f"the hello is malformed: {name} is not a text of at most {_MAX_NAME} bytes")
     return item
 
 
 def _number(item: object, name: str) -> int:
     if not isinstance(item, int) or not 0 <= item <= _MAX_NUMBER:
-        raise HelloRefused(f"hello: {name} is no number from 0 to {_MAX_NUMBER}")
+        raise HelloRefused(f"the hello is malformed: {name} is not a number from 0 to {_MAX_NUMBER}")
     return item
 
 
 def _texts(items: object, name: str, check: Callable[[object, str], str] = _text) -> dict[str, str]:
     if not isinstance(items, dict) or len(items) > _MAX_ITEMS:
-        raise HelloRefused(f"hello: {name} is no map of at most {_MAX_ITEMS} texts")
+        raise HelloRefused(f"the hello is malformed: {name} is not a map of at most {_MAX_ITEMS} texts")
     return {check(key, name): check(item, name) for key, item in items.items()}
 
 
@@ -154,7 +154,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
             f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers", "group"
         )
     if other.node == mine.node:
-        raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId", "same id")
+        raise HelloRefused(f"two nodes use the id {mine.node}: check dLegerSelfId", "same id")
     # Checked before membership: else an operator would add the member, and its store would still be refused.
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
@@ -164,8 +164,8 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
         )
     if other.node not in configured:
         raise HelloRefused(
-            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
-            "removed, or must be added first (dledger member add)",
+            f"{other.node} is not a member of group {mine.group} ({', '.join(sorted(configured))}): "
+            "it was removed, or must be added first (dledger member add)",
             "unknown peer",
         )
     for name, cause, own, theirs in (
@@ -194,7 +194,7 @@ def check_certificate(other: Hello, names: Sequence[str]) -> None:
     if not any(name in wanted for name in names):
         shown = ", ".join(names) or "nobody"
         raise HelloRefused(
-            f"the certificate is made out to {shown}, not to {wanted[0]} or {wanted[1]}", "certificate"
+            f"the certificate is issued to {shown}, not to {wanted[0]} or {wanted[1]}", "certificate"
         )
 
 

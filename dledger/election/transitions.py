@@ -28,16 +28,16 @@ class State(Enum):
 class Cause(Enum):
     """Why a node changes state; the value is the text of the diagram."""
 
-    TIMEOUT = "time-out, or the leader's host refused the connection"
+    TIMEOUT = "election time-out, or the host of the leader refused the connection"
     PRE_QUORUM = "quorum of pre-votes (term + 1)"
     QUORUM = "quorum of votes"
-    TIMEOUT_NOW = "the leader hands over (term + 1)"
-    LEADER_HEARD = "message of the term's leader"
+    TIMEOUT_NOW = "the leader transfers leadership (term + 1)"
+    LEADER_HEARD = "message from the leader of the term"
     HIGHER_TERM = "higher term"
     NO_QUORUM = "no contact to a quorum"
     STEP_DOWN = "this node cannot serve"
-    PROMOTED = "a configuration names it a voter"
-    REMOVED = "no voter of the configuration in force"
+    PROMOTED = "the configuration makes this node a voter"
+    REMOVED = "this node is not a voter in the current configuration"
 
 
 ROLES = {

@@ -28,8 +28,8 @@ COMMITLOG_DIR = "commitlog"
 TERM_FILE = "currterm"
 """File in which Apache's DLedger keeps term and vote."""
 _ADVICE = (
-    "It is not opened in place: `dledger import {root} <new directory>... --group <dLegerGroup>` makes "
-    "stores of it (docs: Move a cluster over)"
+    "It cannot be opened in place: `dledger import {root} <new directory>... --group <dLegerGroup>` "
+    "makes stores of it (docs: Move a cluster over)"
 )
 
 
@@ -37,8 +37,8 @@ def foreign_store(files: Files, root: str, node_dir: str) -> str:
     """Why no new store may be made at `root` (storePathRootDir); empty when it may."""
     if files.is_dir(f"{root}/{IMPORTING_DIR}"):
         return (
-            f"{root}: an import into this directory was begun and is not finished. Give the same `dledger "
-            f"import` command again, or remove {root}/{IMPORTING_DIR}"
+            f"{root}: an import into this directory is not finished. Run the same `dledger import` "
+            f"command again, or remove {root}/{IMPORTING_DIR}"
         )
     advice = _ADVICE.format(root=root)
     if any(parse_segment_name(name) is not None for name in files.listdir(f"{root}/{COMMITLOG_DIR}")):
@@ -58,8 +58,8 @@ def other_node(files: Files, root: str, self_id: str) -> str:
     """
     if _holds_a_node(files, root):
         return (
-            f"{root} is the directory of a node itself{_named(files, root)}: storePathRootDir is the "
-            "directory above it"
+            f"{root} is the directory of the node itself{_named(files, root)}: set storePathRootDir "
+            "to the directory above it"
         )
     others = {
         found[1]: f"{root}/{name}"
@@ -73,12 +73,13 @@ def other_node(files: Files, root: str, self_id: str) -> str:
     whose, where = ", ".join(others), ", ".join(others.values())
     if _holds_a_node(files, f"{root}/dledger-{self_id}"):
         return (
-            f"{root} holds the stores of {self_id} and of {whose}: each needs its own. Find out which "
-            f"of them has the messages (`dledger dump DIRECTORY`), and move the other away ({where})"
+            f"{root} holds the stores of {self_id} and of {whose}, and each node needs its own "
+            "storePathRootDir. Find out which of them has the messages (`dledger dump DIRECTORY`), "
+            f"and move the other away ({where})"
         )
     return (
-        f"{root}: this store is that of {whose} ({where}), the configuration says dLegerSelfId={self_id}: a "
-        "node keeps its id. Set it back, or give the new node an empty storePathRootDir and add it by "
+        f"{root}: this store belongs to {whose} ({where}), but dLegerSelfId is {self_id}. A node "
+        "keeps its id: set it back, or give the new node an empty storePathRootDir and add it by "
         "`dledger member`"
     )
 

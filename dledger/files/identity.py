@@ -103,8 +103,8 @@ class StoreFiles:
             self._let_others_in()
             if isinstance(error, NoRoom) or error.errno in PASSING:
                 raise NodeFailed(
-                    f"cannot open the store {self._dir} now: {error}. The store is well: make room (or raise "
-                    "the limit that the error names) and start it again",
+                    f"cannot open the store {self._dir} now: {error}. The store is intact: make room "
+                    "(or raise the limit that the error names) and start the node again",
                     EXIT_START,
                 ) from error
             raise refused_by_system(f"cannot open the store {self._dir}", error) from error
@@ -128,9 +128,10 @@ class StoreFiles:
         self._hard_state = hard_state
         if hard_state.loaded is not None and hard_state.loaded.term > MAX_TERM:
             raise NodeFailed(
-                f"term {hard_state.loaded.term} in {self._dir} is one that no elections can have made: a "
-                "stranger told it to an older version of this program. Stop all nodes that have such a term, "
-                "and run `dledger recover --reset-term` on each of their stores",
+                f"term {hard_state.loaded.term} in {self._dir} is too high to be reached by "
+                "elections: an older version of this program accepted it from an outsider. Stop all "
+                "nodes that have such a term, and run `dledger recover --reset-term` on each of "
+                "their stores",
                 EXIT_STORE,
             )
         poison = await run(Lane.DISK, self._read, POISONED_FILE)
@@ -139,7 +140,9 @@ class StoreFiles:
         # of older programs do not record it: then the setting is assumed to be unchanged.
         synced = self._config.sync_flush if before.sync_flush is None else before.sync_flush
         if power_lost and not clean and not new and not synced and not self._refill:
-            await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")
+            await self.must_refill(
+                f"{LOST_POWER} under ASYNC_FLUSH: entries that were not yet fsynced may be lost"
+            )
         if clean and self._lock is not None:
             await run(Lane.DISK, self._lock.clear_clean)
         await snapshots.open()
@@ -172,9 +175,15 @@ class StoreFiles:
             await run(Lane.DISK, self._lock.note_run, self._config.sync_flush, log.last_index)
             log.note_written = self._lock.note_written
         if found.cut:
-            self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
+            self._env.log.warning(
+                "the log ended with a partly written entry, which was cut off",
+                end=found.last_index,
+                why=found.cut,
+            )
         for first, last in found.faulty:
-            self._env.log.error("entries are rotten: to be repaired from peers", first=first, last=last)
+            self._env.log.error(
+                "entries are corrupt: they will be repaired from peers", first=first, last=last
+            )
         configs, unsure = await self._read_configs(log, snapshots, found.configs, new)
         reason = self._refill
         if poison is not None:
@@ -186,7 +195,7 @@ class StoreFiles:
         """Give this store a new identity, because no copy of term and vote can be read (S7, S18)."""
         if len(self._config.peers) == 1:
             raise NodeFailed(
-                f"term and vote of {self._dir} cannot be read, and there is no peer to learn them from",
+                f"term and vote of {self._dir} cannot be read, and there is no peer that could send them",
                 EXIT_STORE,
             )
         self._env.log.error("term and vote cannot be read: this node rejoins as a new member")
@@ -200,7 +209,7 @@ class StoreFiles:
 
     async def must_refill(self, reason: str) -> None:
         """Record, also for later starts, that entries may be lost, until a leader has refilled the store."""
-        self._env.log.error("this node does not vote until it has been refilled", reason=reason)
+        self._env.log.error("this node does not vote until a leader has refilled it", reason=reason)
         try:
             await self._publish(REFILL_FILE, reason.encode())
         except OSError as error:
@@ -249,8 +258,8 @@ class StoreFiles:
         ):
             if stored != wanted:
                 raise NodeFailed(
-                    f"{self._dir} was made with {name}={stored}, the configuration says {wanted}: "
-                    "it cannot be changed for an existing store",
+                    f"{self._dir} was created with {name}={stored}, but the configuration says "
+                    f"{wanted}: this cannot be changed for an existing store",
                     EXIT_CONFIG,
                 )
         return identity, False
@@ -265,7 +274,7 @@ class StoreFiles:
         rotten: list[tuple[int, int]] = []
         if not self._members_told:
             # Founders that were replaced long ago must not count again.
-            self._env.log.warning("looking for configurations in the whole log", without=MEMBERS_FILE)
+            self._env.log.warning("searching the whole log for configurations", without=MEMBERS_FILE)
             scanned, rotten = await search(log, log.first_index, log.last_index)
             if log.begin_pos > 0 and snapshots.base_config() is None:
                 rotten.append((log.first_index - 1, log.first_index - 1))
@@ -311,7 +320,7 @@ class StoreFiles:
         try:
             value = decode_json(data)
         except CorruptFile as error:
-            self._env.log.error("who the members are cannot be read", file=MEMBERS_FILE, error=error)
+            self._env.log.error("the saved members cannot be read", file=MEMBERS_FILE, error=error)
             return None
         try:
             if "copies" not in value:
@@ -357,7 +366,7 @@ class StoreFiles:
         except OSError as error:
             if error.errno not in PASSING:
                 raise refused_by_system(f"cannot write {self._dir}/{CHECKPOINT_FILE}", error) from error
-            self._env.log.warning("checkpoint not written", error=error)
+            self._env.log.warning("cannot write the checkpoint", error=error)
             return
         self._saved_checkpoint = checkpoint
 
@@ -385,7 +394,7 @@ class StoreFiles:
                 if self._hard_state is not None:
                     await self._env.workers.run(Lane.FLUSH, self._hard_state.close)
         except (OSError, TimeoutError) as error:
-            self._env.log.error("store not closed in order", error=repr(error))
+            self._env.log.error("store not closed cleanly", error=repr(error))
         if self._checkpoint is not None:
             self._checkpoint.close()
         self._let_others_in()

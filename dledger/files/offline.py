@@ -104,7 +104,7 @@ def node_directory(files: Files, store: str) -> str:
     found = [name for name in files.listdir(store) if name.startswith("dledger-") and "." not in name]
     if len(found) != 1:
         names = ", ".join(found) or f"none{groups_below(files, store)}"
-        raise StoreUnreadable(f"{store}: one dledger-<id> directory is wanted, found: {names}")
+        raise StoreUnreadable(f"{store}: expected one dledger-<id> directory, found: {names}")
     return f"{store.rstrip('/')}/{found[0]}"
 
 
@@ -119,13 +119,13 @@ def read_identity(files: Files, node_dir: str) -> Identity:
     """Identity of the store; StoreUnreadable."""
     data = read_file(files, f"{node_dir}/{IDENTITY_FILE}")
     if data is None:
-        raise StoreUnreadable(f"{node_dir} has no file {IDENTITY_FILE}: is it a store?")
+        raise StoreUnreadable(f"{node_dir} has no file {IDENTITY_FILE}: is this a store directory?")
     try:
         identity = decode_identity(data)
     except CorruptFile as error:
         raise StoreUnreadable(f"{node_dir}/{IDENTITY_FILE}: {error}") from error
     if not identity.cluster:
-        raise StoreUnreadable(f"{node_dir} never belonged to a group: there is nothing in it")
+        raise StoreUnreadable(f"{node_dir} never belonged to a group, so it holds nothing")
     return identity
 
 
@@ -197,7 +197,7 @@ def begins_at(files: Files, node_dir: str) -> int:
         raise StoreUnreadable(f"{node_dir}/{BEGINS_FILE}: {error}") from error
     if value.get("replace"):
         raise InstallUnfinished(
-            f"{node_dir}: the install of a snapshot was cut short: start the node once, which finishes it"
+            f"{node_dir}: the install of a snapshot was interrupted: start the node once to finish it"
         )
     pos = value.get("pos")
     return pos if isinstance(pos, int) and pos > 0 else 0
@@ -262,7 +262,7 @@ def walk(
         try:
             file = files.open(f"{node_dir}/{DATA_DIR}/{segment_name(start)}")
         except FileNotFoundError:
-            walker.result.stopped_by = f"segment {segment_name(start)} went away"
+            walker.result.stopped_by = f"segment {segment_name(start)} was removed meanwhile"
             break
         try:
             goes_on = walker.segment(file, start)

@@ -44,13 +44,13 @@ def check_host(host: str) -> str:
     """
     wrong = f"{host[:MAX_ADDRESS]!r} is neither an IP address nor a host name"
     if not host.isprintable() or not _IN_NO_NAME.isdisjoint(host):
-        raise ValueError(f"{wrong}: it has a character that none has")
+        raise ValueError(f"{wrong}: it has a character that is not allowed in a host name")
     if ":" in host and not _is_ipv6(host):
-        raise ValueError(f"{wrong}: a port has no place in it")
+        raise ValueError(f"{wrong}: give the host without a port")
     try:
         host.encode("idna")
     except UnicodeError:
-        raise ValueError(f"{wrong}: a part between its dots is empty, or longer than 63 characters") from None
+        raise ValueError(f"{wrong}: a part between dots is empty, or longer than 63 characters") from None
     return host
 
 

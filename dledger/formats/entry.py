@@ -115,7 +115,9 @@ class CorruptEntry(Exception):
 def pack_channel(kind: int, batch_remaining: int = 0, *, covered: bool = False) -> int:
     """Make the `channel` field; ValueError for a batch that is too large."""
     if not 0 <= batch_remaining <= MAX_BATCH_REMAINING:
-        raise ValueError(f"batch of {batch_remaining + 1} entries: at most {MAX_BATCH_REMAINING + 1}")
+        raise ValueError(
+            f"the batch has {batch_remaining + 1} entries; the limit is {MAX_BATCH_REMAINING + 1}"
+        )
     return (COVERED if covered else 0) | kind << 24 | batch_remaining
 
 

@@ -49,7 +49,7 @@ def real_topic(topic: str, group: str, mark: str) -> str:
         return retry_topic_v1(topic, group)
     if mark == RETRY_V2:
         return retry_topic_v2(topic, group)
-    raise ValueError(f"{mark!r}: 0, 1 or 2 is expected")
+    raise ValueError(f"{mark!r}: expected 0, 1 or 2")
 
 
 class Handle(NamedTuple):
@@ -78,12 +78,12 @@ class Handle(NamedTuple):
 def decode_handle(text: str) -> Handle:
     """Parse a handle; ValueError says what is wrong."""
     if len(text) > MAX_HANDLE:
-        raise ValueError(f"a handle of {len(text)} characters: at most {MAX_HANDLE}")
+        raise ValueError(f"the handle has {len(text)} characters; the limit is {MAX_HANDLE}")
     parts = text.split(" ")
     while parts and not parts[-1]:
         parts.pop()  # String.split of Java drops empty parts at the end
     if len(parts) < MIN_PARTS:
-        raise ValueError(f"a handle of {len(parts)} parts: at least {MIN_PARTS} are expected")
+        raise ValueError(f"the handle has {len(parts)} parts; expected at least {MIN_PARTS}")
     start, time, invisible, revive_queue, queue = (_number(parts[at]) for at in (0, 1, 2, 3, 6))
     offset = _number(parts[7]) if len(parts) > MIN_PARTS else None
     return Handle(start, time, invisible, revive_queue, parts[4], parts[5], queue, offset)
@@ -115,12 +115,12 @@ def decode_info(text: str) -> dict[tuple[str, str], str]:
     for item in text.split(";") if text else ():
         parts = item.split(" ")
         if len(parts) != 3:
-            raise ValueError(f"{item!r}: three parts are expected")
+            raise ValueError(f"{item!r}: expected three parts")
         told[parts[0], parts[1]] = parts[2]
     return told
 
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise ValueError(f"{text!r} in a handle: a number is expected")
+        raise ValueError(f"{text!r} in a handle: expected a number")
     return int(text)

@@ -152,7 +152,7 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
         ) = FIXED.unpack_from(view, offset)
         at = offset + FIXED_SIZE
         if magic != MAGIC_V1 and magic != MAGIC_V2:
-            raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} is not a message record's")
+            raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} does not mark a message record")
         if size < MIN_SIZE or offset + size > len(view):
             raise CorruptRecord(f"record of {size} bytes does not fit into {len(view) - offset}")
         if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):  # what follows the first host is elsewhere

@@ -73,7 +73,7 @@ def make_manifest(
         if not name or "/" in name or name.startswith(".") or name == MANIFEST_FILE or len(name) > 64:
             raise ValueError(f"a part of a snapshot cannot be called {name!r}")
     if len(parts) > MAX_PARTS:
-        raise ValueError(f"{len(parts)} parts: at most {MAX_PARTS}")
+        raise ValueError(f"{len(parts)} parts; the limit is {MAX_PARTS}")
     sizes = {name: Part(len(parts[name]), crc32(parts[name])) for name in sorted(parts)}
     plain = Manifest(index, term, pos, chain, store_time_ms, config, sizes, "")
     return replace(plain, digest=_digest(plain, parts))
@@ -93,7 +93,7 @@ def decode_manifest(data: bytes) -> Manifest:
         parts = value["parts"]
         numbers = [value[name] for name in ("index", "term", "pos", "chain", "store_time_ms")]
         if not isinstance(parts, dict) or not all(isinstance(number, int) for number in numbers):
-            raise CorruptFile("manifest: wrong type of field")
+            raise CorruptFile("manifest: a field has the wrong type")
         sizes = {str(name): Part(int(part["size"]), int(part["crc"])) for name, part in parts.items()}
         config = bytes.fromhex(str(value["config"]))
         index, term, pos, chain, time = (int(str(number)) for number in numbers)

@@ -79,7 +79,7 @@ def encode_slot(sequence: int, state: HardState) -> bytes:
     """One 512-byte slot: magic, version, sequence, term, vote, CRC-32 in the last 4 bytes."""
     vote = (state.vote or "").encode()
     if len(vote) > _MAX_VOTE_SIZE:
-        raise ValueError(f"node id of {len(vote)} bytes: at most {_MAX_VOTE_SIZE}")
+        raise ValueError(f"the node id has {len(vote)} bytes; the limit is {_MAX_VOTE_SIZE}")
     data = _SLOT_HEAD.pack(_SLOT_MAGIC, FORMAT_VERSION, sequence, state.term, len(vote)) + vote
     data = data.ljust(SLOT_SIZE - 4, b"\0")
     return data + crc32(data).to_bytes(4, "big")
@@ -132,7 +132,7 @@ def decode_json(data: bytes) -> dict[str, object]:
     """Inverse of `encode_json`; CorruptFile when the CRC does not fit."""
     text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
     if not text or f"{crc32(text):08x}".encode() != crc:
-        raise CorruptFile("content and CRC line do not fit")
+        raise CorruptFile("the content does not match its CRC line")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -154,12 +154,12 @@ def decode_identity(data: bytes) -> Identity:
         raise CorruptFile(str(error)) from error
     texts = (identity.group, identity.node, identity.incarnation, identity.cluster)
     if not all(isinstance(text, str) for text in texts) or not isinstance(identity.segment_size, int):
-        raise CorruptFile("a field has another type than it should")
+        raise CorruptFile("a field has the wrong type")
     members = identity.members
     if not isinstance(members, dict) or not all(
         isinstance(text, str) for pair in members.items() for text in pair
     ):
-        raise CorruptFile("members are not a map of texts")
+        raise CorruptFile("the members are not a map of texts")
     return identity
 
 

@@ -99,11 +99,11 @@ class LocalCluster:
             _check_same(path, existing.spec, spec)
             if existing.spec != spec and existing.running():
                 changed = " and ".join(_changes(existing.spec, spec))
-                raise ClusterError(f"the group in {path} runs with another {changed}: stop it first")
+                raise ClusterError(f"the group in {path} is running with another {changed}: stop it first")
         elif path.exists() and not path.is_dir():
             raise ClusterError(f"{path} is a file: a group needs a directory")
         elif path.exists() and any(path.iterdir()):
-            raise ClusterError(f"{path} is not empty and holds no group: choose another directory")
+            raise ClusterError(f"{path} is not empty and does not hold a group: choose another directory")
         return cls(path, spec)
 
     @classmethod
@@ -118,7 +118,7 @@ class LocalCluster:
         try:
             spec = ClusterSpec(**json.loads((path / "cluster.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise NoGroup(f"no group in {path}: `dledger up` starts one") from None
+            raise NoGroup(f"there is no group in {path}: start one with `dledger up`") from None
         except (ValueError, TypeError) as error:
             raise ClusterError(f"{path / 'cluster.json'} cannot be read: {error}") from error
         return cls(path, spec)
@@ -226,7 +226,9 @@ class LocalCluster:
         try:
             return self._brokers[node]
         except KeyError:
-            raise ClusterError(f"no node {node!r}: there are {', '.join(self.spec.node_ids)}") from None
+            raise ClusterError(
+                f"there is no node {node!r}; the nodes are {', '.join(self.spec.node_ids)}"
+            ) from None
 
     # --- starting and stopping ---
 
@@ -255,8 +257,8 @@ class LocalCluster:
                 continue
             more = f" and {len(taken) - PORTS_TOLD} more" if len(taken) > PORTS_TOLD else ""
             raise ClusterError(
-                f"in use by another program: port {', '.join(taken[:PORTS_TOLD])}{more}; "
-                "choose others with --base-port"
+                f"ports in use by another program: {', '.join(taken[:PORTS_TOLD])}{more}; choose "
+                "others with --base-port"
             )
 
     def ephemeral_note(self) -> str:
@@ -266,8 +268,9 @@ class LocalCluster:
         if given is None or not any(given[0] <= port <= given[1] for port in ports):
             return ""
         return (
-            f"the system gives ports {given[0]} to {given[1]} to connections of any program: one of "
-            f"{ports[0]} to {ports[-1]} may be in use at a start. Choose a --base-port below {given[0]}"
+            f"the system uses ports {given[0]} to {given[1]} for outgoing connections, so one of "
+            f"{ports[0]} to {ports[-1]} may be in use when the group starts. Choose a --base-port "
+            f"below {given[0]}"
         )
 
     def check_disk(self) -> None:
@@ -280,8 +283,9 @@ class LocalCluster:
         held = sum(file.stat().st_size for file in self.directory.rglob("*") if file.is_file())
         if free + held < wanted:
             raise ClusterError(
-                f"too little disk at {self.directory}: {wanted // MIB} MiB wanted for {self.spec.nodes} "
-                f"nodes with segments of {self.spec.segment_size // MIB} MiB, {free // MIB} MiB free"
+                f"too little disk space at {self.directory}: {self.spec.nodes} nodes with segments of "
+                f"{self.spec.segment_size // MIB} MiB need {wanted // MIB} MiB, and {free // MIB} MiB "
+                "are free"
             )
 
     def start(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> list[str]:
@@ -353,7 +357,7 @@ class LocalCluster:
     def start_namesrv(self) -> None:
         """Start the NameServer again."""
         if self._namesrv is None:
-            raise ClusterError(f"the NameServer {self.namesrv_addr} is not this group's")
+            raise ClusterError(f"the NameServer {self.namesrv_addr} does not belong to this group")
         self._namesrv.start()
 
     def create_topic(self, topic: str, queues: int = 4, limit_s: float = START_LIMIT_S) -> None:
@@ -453,7 +457,7 @@ class LocalCluster:
             nonlocal missing
             self._check_alive()
             leader = self.leader()
-            before, missing = missing, "no leader serves yet" if leader is None else self.unshown(leader)
+            before, missing = missing, "no leader is serving yet" if leader is None else self.unshown(leader)
             if tell is not None and missing and missing != before:
                 tell(missing)
             return None if missing else leader
@@ -475,7 +479,7 @@ class LocalCluster:
                 return ""
             others = ", ".join(sorted(known)) or "none"
             reasons.append(
-                f"NameServer {address} shows {shown or 'nobody'} for {group}"
+                f"NameServer {address} shows {shown or 'no broker'} for {group}"
                 if group in known
                 else f"NameServer {address} does not know {group} (it knows {others})"
             )
@@ -485,7 +489,7 @@ class LocalCluster:
 
     def wait_leader(self, limit_s: float = START_LIMIT_S) -> str:
         """Wait until a leader serves; returns its id."""
-        return wait_for(self.leader, limit_s, lambda: f"no leader serves: {self._describe()}")
+        return wait_for(self.leader, limit_s, lambda: f"no leader is serving: {self._describe()}")
 
     def time_to_leader(self, killed: Killed, limit_s: float = START_LIMIT_S) -> tuple[str, float]:
         """Wait until another leader serves; returns its id and the seconds since the signal."""
@@ -515,7 +519,9 @@ class LocalCluster:
                 self._check_not_ended(self._broker(node))
             return all(self.committed_index(node) >= committed for node in wanted) or None
 
-        wait_for(caught_up, limit_s, lambda: f"not caught up to {committed}: {self._describe()}")
+        wait_for(
+            caught_up, limit_s, lambda: f"nodes have not caught up to entry {committed}: {self._describe()}"
+        )
 
     def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait until the first NameServer lists all brokers; `start` waits only for the leader."""
@@ -566,12 +572,12 @@ def _check_same(path: Path, existing: ClusterSpec, wanted: ClusterSpec) -> None:
     """ClusterError when the wanted group differs in what an existing store cannot change."""
     if existing.group != wanted.group:
         raise ClusterError(
-            f"{path} holds the group {existing.group}, not {wanted.group}: take another directory"
+            f"{path} holds the group {existing.group}, not {wanted.group}: choose another directory"
         )
     if existing.node_ids != wanted.node_ids or existing.segment_size != wanted.segment_size:
         raise ClusterError(
-            f"{path} holds a group of {existing.nodes} nodes with segments of "
-            f"{existing.segment_size} bytes; take another directory, or remove this one"
+            f"{path} holds a group of {existing.nodes} nodes with segments of {existing.segment_size} "
+            "bytes; choose another directory, or remove this one"
         )
 
 

@@ -52,7 +52,7 @@ def _merged(path: Path, text: str, written: Mapping[str, str], wanted: Mapping[s
         left = "".join(line for line in lines if line.partition("=")[0].strip() not in gone)
         merged = edit_properties(left, changes, shown)
     except ConfigError as error:
-        return text, f"{shown} was edited, and is kept as it is: {error}"
+        return text, f"{shown} was edited, and stays as it is: {error}"
     after = there | changes
     edited = [key for key in {**wanted, **after} if after.get(key) != wanted.get(key) and key not in gone]
     said = f"{shown} was edited"

@@ -92,7 +92,7 @@ class ManagedProcess:
         """Start it in the background, detached from this terminal; returns the pid. ProcessError if it runs
         already."""
         if (running := self.pid) is not None:
-            raise ProcessError(f"{self.name} runs already (pid {running})")
+            raise ProcessError(f"{self.name} is already running (pid {running})")
         self._output.parent.mkdir(parents=True, exist_ok=True)
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         with self._output.open("ab") as output:
@@ -136,7 +136,7 @@ class ManagedProcess:
         running."""
         pid = self.signal(signal.SIGKILL)
         if pid is not None and not self.wait_gone(10):
-            raise ProcessError(f"{self.name} (pid {pid}) does not die of SIGKILL")
+            raise ProcessError(f"{self.name} (pid {pid}) did not end after SIGKILL")
         return pid
 
     def stop(self, limit_s: float) -> str:

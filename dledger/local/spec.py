@@ -49,7 +49,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
-            raise ClusterError(f"{self.nodes} nodes: from 1 to {MAX_NODES} can be started")
+            raise ClusterError(f"{self.nodes} nodes: give a number from 1 to {MAX_NODES}")
         if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * (self.nodes + 1):
             raise ClusterError(f"base port {self.base_port}: the group's ports would not fit below 65536")
         try:

@@ -165,7 +165,7 @@ def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
             for name, data in sorted((table or {}).items())
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoAnswer(f"{namesrv} does not answer as a NameServer does (code {answer.code})") from error
+        raise NoAnswer(f"{namesrv} does not answer like a NameServer (code {answer.code})") from error
 
 
 def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:

@@ -116,7 +116,7 @@ class Appender:
         must know them already (decision 0014). `state_version` is the version of the state machine's
         operations that all voters read."""
         if log.last_chain is None:
-            raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
+            raise InvariantBroken(f"the last entry of this leader, {log.last_index}, is corrupt")
         self.term = term
         self.paused = False
         """Whether leadership is being handed over."""
@@ -196,7 +196,7 @@ class Appender:
         they do not fit."""
         size = self._log.segment_size
         if total_size > self._max_entry:
-            raise ValueError(f"{total_size} bytes in one entry or batch: at most {self._max_entry}")
+            raise ValueError(f"the entry or batch has {total_size} bytes; the limit is {self._max_entry}")
         start = self._next_pos - self._next_pos % size
         if self._next_pos - start + total_size + 8 > size:
             if total_size + 8 > size:
@@ -214,7 +214,10 @@ class Appender:
         ValueError for a kind that some voter's program does not know (`Node.may_write`).
         """
         if kind not in self._known_kinds and not self._may_write(kind):
-            raise ValueError(f"entries of kind {kind} are not written before all voters know them")
+            raise ValueError(
+                f"entries of kind {kind} cannot be written yet, as a voter runs a "
+                "version that does not know them"
+            )
         if not self._scheduled:
             self._begin_turn()
         channel = self._covered | kind << 24 | batch_remaining

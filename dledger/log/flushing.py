@@ -146,7 +146,7 @@ class FlushedLog(MendableLog):
         wall = self.look_at_clock()
         behind = self.newest_ms - wall
         if behind > MAX_SKEW_MS and not self._skew_told:
-            self._env.log.warning("clock is behind the newest record", by_ms=behind)
+            self._env.log.warning("the clock is behind the newest record", by_ms=behind)
         self._skew_told = behind > MAX_SKEW_MS
         return max(wall, self.newest_ms)
 
@@ -157,7 +157,7 @@ class FlushedLog(MendableLog):
         now = self.clock.look(self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000)
         ahead = self.clock.ahead_ms
         if bool(ahead) != bool(before):
-            self._env.log.warning("the clock leapt ahead" if ahead else "the clock is right", by_ms=ahead)
+            self._env.log.warning("the clock jumped ahead" if ahead else "the clock is right", by_ms=ahead)
         return now
 
     async def run_flusher(self) -> None:
@@ -236,7 +236,7 @@ class FlushedLog(MendableLog):
             self._wake.set()
             return
         if error is not None:  # the flusher has ended: nothing else would report it
-            self._env.log.error("a group write failed that nobody waits for", error=repr(error))
+            self._env.log.error("a group write failed, and no request waited for it", error=repr(error))
         self._io.release()
         self.flush()
 
@@ -485,9 +485,10 @@ class FlushedLog(MendableLog):
         self._writes.note(error)
         await self._leave_marker(error)
         raise NodeFailed(
-            f"a write or fsync of the log failed: {error}. The disk under {self._dir} needs attention. Its "
-            f"file {POISONED_FILE} marks the store: at the next start this node discards what it cannot be "
-            "sure of, and does not vote before a leader has refilled it",
+            f"a write or fsync of the log failed: {error}. The disk under {self._dir} needs "
+            f"attention. Its file {POISONED_FILE} marks the store: at the next start this node "
+            "discards entries that may not be on the disk, and it does not vote until a leader has "
+            "refilled it",
             EXIT_STORE,
         ) from error
 
@@ -512,7 +513,7 @@ def _not_prepared(error: OSError, text: str) -> Exception:
     if error.errno in DEVICE_FAILED:
         return error
     return NodeFailed(
-        f"{text}: {error}. Nothing of the log was being written: the store is well. Start it again when that "
-        "is mended",
+        f"{text}: {error}. No entry was being written, so the store is intact. Correct that and start "
+        "the node again",
         EXIT_START,
     )

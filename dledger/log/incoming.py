@@ -130,7 +130,9 @@ def check_run(
         index += 1
         offset = end
     if index != last + 1:
-        raise CorruptEntry(f"frame ends at {index - 1}, announced was {last}", index, pos + offset)
+        raise CorruptEntry(
+            f"the frame ends at entry {index - 1}, but {last} was announced", index, pos + offset
+        )
     if left:
         raise CorruptEntry("client batch is split", index, pos + offset)
     return run

@@ -26,7 +26,7 @@ class ColdUnit(Exception):
     """
 
     def __init__(self, fetched: asyncio.Future[None]) -> None:
-        super().__init__("an index unit is being fetched")
+        super().__init__("the index unit of the entry is being read")
         self.fetched = fetched
 
 

@@ -20,7 +20,7 @@ async def leave_marker(env: Env, node_dir: str, reason: str) -> None:
             await env.workers.run(Lane.DISK, _write, env, path, reason)
             await env.workers.run(Lane.DISK, env.files.sync_dir, node_dir)
     except (OSError, TimeoutError) as error:
-        env.log.error("could not leave the poisoned marker", path=path, error=repr(error))
+        env.log.error("cannot write the file that marks the store as poisoned", path=path, error=repr(error))
 
 
 def _write(env: Env, path: str, reason: str) -> None:

@@ -333,7 +333,7 @@ class ReadableLog:
         now = asyncio.get_running_loop().time()
         if now - self._put_off_said_at >= SAY_AGAIN_S:
             self._put_off_said_at = now
-            self._env.log.warning("reading is put off", first=first, last=last, error=error)
+            self._env.log.warning("reading of the log is postponed", first=first, last=last, error=error)
 
     def vouched_chain(self, index: int) -> int | None:
         """Chain value of an entry that can be trusted, None when it is not available."""

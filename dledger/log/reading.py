@@ -68,7 +68,7 @@ class Rotten(Exception):
     """Entries of the log that were durable can no longer be trusted: they wait for repair."""
 
     def __init__(self, first: int, last: int, reason: str) -> None:
-        super().__init__(f"entries {first}..{last} are rotten: {reason}")
+        super().__init__(f"entries {first}..{last} are corrupt: {reason}")
         self.first = first
         self.last = last
 

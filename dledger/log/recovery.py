@@ -212,8 +212,8 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
         return
     known = max([result.last_index + 1, *there])
     raise StoreDamaged(
-        f"the index is lost, and the log is damaged at index {result.last_index + 1}, "
-        f"but it went on up to {known} or further: {REFILL_ADVICE}"
+        f"the index is lost and the log is corrupt at entry {result.last_index + 1}, although it had "
+        f"entries up to {known} or further: {REFILL_ADVICE}"
     )
 
 
@@ -245,8 +245,8 @@ def _first_index(
         there = header.magic == MAGIC and header.pos == start
         if there and header.index != base.index + 1:
             raise StoreDamaged(
-                f"{segments.path(start)} begins with entry {header.index}, its snapshot is of entry "
-                f"{base.index}: {REFILL_ADVICE}"
+                f"{segments.path(start)} begins with entry {header.index}, but its snapshot ends with "
+                f"entry {base.index}: {REFILL_ADVICE}"
             )
         return None if blank and mark is None else base.index + 1
     if header.magic == MAGIC and header.pos == start and (start > 0 or header.index == 0):
@@ -405,7 +405,7 @@ class _Walk:
             at = walker.run(begin, stop, _EVERYTHING, self._note, self._misfit)
             self._resolve(at.index - 1, at.term)
             if self._discard and at.index >= walker.mark:
-                result.cut = "a failed write or fsync: everything above the durable mark is discarded"
+                result.cut = "an earlier write or fsync failed: entries above the durable mark are discarded"
                 break
             met = walker.obstacle(at)
             if isinstance(met, End):
@@ -481,8 +481,8 @@ class _Walk:
         for claimed, of_term in [*claims, (self._pending[-1][1] + 1, term)]:
             if of_term > self._term and claimed > expected:
                 raise StoreDamaged(
-                    f"entries {expected}..{claimed - 1} are lost, "
-                    f"and so is where term {of_term} begins: {REFILL_ADVICE}"
+                    f"entries {expected}..{claimed - 1} are lost, and with them the beginning of term "
+                    f"{of_term}: {REFILL_ADVICE}"
                 )
             if of_term > self._term and claimed <= self._pending[-1][1]:
                 self._result.terms.add(claimed, of_term)

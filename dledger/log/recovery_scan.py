@@ -220,7 +220,7 @@ class Walker:
             return Roll(at._replace(pos=following), False)
         found = self._next_entry(at) or self._next_units(at)
         if found is None:
-            return End(f"{reason}, and nothing up to {self.mark} can be believed", doubt=True)
+            return End(f"{reason}, and no entry up to {self.mark} can be trusted", doubt=True)
         if found.index < wanted:
             return Roll(found, True) if found.pos != at.pos else End(reason, doubt=True)
         return Rot(found, self._terms_of(wanted, found, at.term), reason)

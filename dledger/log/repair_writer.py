@@ -153,7 +153,9 @@ class MendableLog(ReadableLog):
                     await run(Lane.FLUSH, self._index.write, index, unit)
                 await self.sync_index()
             except NoRoom as error:
-                self._env.log.warning("damaged entries wait for room", first=first, last=last, error=error)
+                self._env.log.warning(
+                    "repair of corrupt entries waits for disk space", first=first, last=last, error=error
+                )
                 return
             except OSError as error:
                 await self.poison(error)
@@ -251,10 +253,10 @@ class MendableLog(ReadableLog):
         except ValueError as error:  # the log still has it: nobody retires or cuts meanwhile
             path = self._segments.path(self._segments.start_of(pos))
             if await self._env.workers.run(Lane.DISK, self._env.files.exists, path):
-                raise NodeFailed(f"{path} was cut short under this node: {error}", EXIT_STORE) from error
+                raise NodeFailed(f"{path} was truncated while this node ran: {error}", EXIT_STORE) from error
             raise NodeFailed(
-                f"{path} is gone under this node, which has written to a file without a name: a start takes "
-                "what is missing from the peers",
+                f"{path} was removed while this node ran, so newer entries went to a deleted file: "
+                "restart the node, and it fetches the missing entries from its peers",
                 EXIT_START,
             ) from error
 
@@ -278,7 +280,7 @@ class MendableLog(ReadableLog):
             try:
                 await self.write_blank(pos)
             except NoRoom as error:
-                self._env.log.warning("blank tail not mended now", behind=index, error=error)
+                self._env.log.warning("blank tail not repaired now", behind=index, error=error)
             except OSError as error:
                 await self.poison(error)
 

@@ -88,7 +88,7 @@ class RetentionSettings:
         if self.reserved_hours < 0 or self.interval_s <= 0:
             raise ValueError("fileReservedTime must not be negative, cleanResourceInterval must be positive")
         if not all(0 <= hour < DAY_HOURS for hour in self.delete_hours):
-            raise ValueError(f"deleteWhen {self.delete_hours}: hours are 0 to 23")
+            raise ValueError(f"deleteWhen {self.delete_hours}: expected hours from 0 to 23")
         # Where nothing expires, the lower one of the two ratios means nothing.
         lowest = self.clean_ratio if self.reserved_hours < math.inf else self.force_ratio
         if not 0 < lowest <= self.force_ratio <= 1:

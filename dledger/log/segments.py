@@ -43,8 +43,8 @@ class Segments:
             size = files.size(path)
             if size != self.size:
                 raise SegmentError(
-                    f"{path} has {size} bytes instead of {self.size}: it is damaged "
-                    "(unless mapedFileSizeCommitLog was changed: then set it back)"
+                    f"{path} has {size} bytes instead of {self.size}: it is damaged, or "
+                    "mapedFileSizeCommitLog was changed (then set it back)"
                 )
             self._starts.append(start)
 
@@ -201,7 +201,7 @@ class Segments:
         """Close all files. Those that a reader still views stay open until the process ends."""
         for start in sorted(self._files):
             if not self._close_one(start):
-                self._env.log.debug("segment still viewed at close", path=self.path(start))
+                self._env.log.debug("segment is still in use at close", path=self.path(start))
 
 
 def _close_unviewed(files: list[File]) -> list[File]:

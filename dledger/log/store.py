@@ -85,7 +85,9 @@ class LogStore(FlushedLog):
         self.newest_ms = base.store_time_ms
         mark = mark if mark is not None and mark.index > base.index else None  # else left over
         for start in await run(Lane.DISK, missing_segments, self._segments, self._index, mark, base):
-            self._env.log.error("segment file is missing: its entries are faulty", start=start)
+            self._env.log.error(
+                "segment file is missing: its entries will be repaired from peers", start=start
+            )
             await self.pool.take(self._segments.path(start), fresh=True)
             await self._segments.add(start)
         found: Recovered = await run(
@@ -101,7 +103,7 @@ class LogStore(FlushedLog):
         )
         doubt = found.doubt
         if written is not None and found.last_index < written and not (replace or discard_above_mark):
-            doubt = doubt or f"the log ends at {found.last_index}, but {written} was written"
+            doubt = doubt or f"the log ends at entry {found.last_index}, but entry {written} was written"
         if doubt and on_doubt is not None:
             await on_doubt(doubt)
         self.first_index = found.first_index
@@ -143,7 +145,7 @@ class LogStore(FlushedLog):
         self.covered: bool = header is not None and bool(header.channel & COVERED)
         if not base.known and self.last_index < self.first_index:
             if on_doubt is not None:
-                await on_doubt("the log holds no entry, and the snapshot that it begins behind is gone")
+                await on_doubt("the log holds no entry, and the snapshot before its beginning is lost")
             await self._reset(ORIGIN)  # any leader can fill it: with entries, or by an install
         return found
 
@@ -275,8 +277,8 @@ class LogStore(FlushedLog):
         self.cuts += 1
         if index == self.first_index and not self._base.known:
             raise NodeFailed(
-                f"{self._dir} holds no entry any more, and the snapshot that its log begins behind is lost: "
-                f"{REFILL_ADVICE}",
+                f"{self._dir} holds no entries, and the snapshot before the beginning of its log is "
+                f"lost: {REFILL_ADVICE}",
                 EXIT_STORE,
             )
 
@@ -338,11 +340,11 @@ class LogStore(FlushedLog):
                     if freed is not None:
                         return freed and await self._free_units()
         except NoRoom as error:
-            self._env.log.warning("log begins later, not yet durably", error=error)
+            self._env.log.warning("the new beginning of the log is not durable yet", error=error)
             return False
         except OSError as error:
             if error.errno in OUT_OF_MEANS:
-                self._env.log.warning("segments not freed now", error=error)
+                self._env.log.warning("segments not removed now, trying again", error=error)
                 return False
             raise refused_by_system(f"cannot free a segment in {self._dir}", error) from error
 
@@ -438,7 +440,7 @@ class LogStore(FlushedLog):
                 await self._segments.close_viewed()
         finally:
             if self._writes.failure is not None and not self._marked:
-                self._env.log.error("log not closed in order", error=repr(self._writes.failure))
+                self._env.log.error("log not closed cleanly", error=repr(self._writes.failure))
                 await self._leave_marker(self._writes.failure)
         self._segments.close()
         self._index.close()

@@ -18,7 +18,7 @@ class TermTable:
             self._starts.append(index)
             self._terms.append(term)
         elif term < self._terms[-1]:
-            raise ValueError(f"term falls from {self._terms[-1]} to {term} at index {index}")
+            raise ValueError(f"the term falls from {self._terms[-1]} to {term} at index {index}")
 
     def term_of(self, index: int) -> int | None:
         """Term of an entry that the log holds (the caller checks the bounds); None below the first start."""

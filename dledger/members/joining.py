@@ -96,6 +96,8 @@ class Joining:
             if peer == self._config.self_id or self._peers.connected(peer):
                 continue
             heard = (
-                "it reaches this node: check dLegerPeers" if peer in self._peers.hellos else "nor heard of"
+                "it reaches this node: check dLegerPeers"
+                if peer in self._peers.hellos
+                else "and has not connected to this node"
             )
             yield self._peers.refusals.get(peer) or f"{peer} is not reached at {address}, {heard}"

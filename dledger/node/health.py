@@ -133,7 +133,7 @@ class HealthWatch:
         try:
             usage = await self._log.measure()
         except OSError as error:
-            self._say.warning("cannot ask how full the disk is", error=error)
+            self._say.warning("cannot measure the disk usage", error=error)
             return
         finally:
             self._measured_at = asyncio.get_running_loop().time()
@@ -180,13 +180,14 @@ class HealthWatch:
         wait_s = self._metrics.core_wait_s
         limit_s = self._config.election_timeout_min_s * CORE_WAIT_FELT
         if self.patience_s and wait_s < limit_s / 4:
-            self._say.info("elections wait as long as is set")
+            self._say.info("elections use the configured time-outs again")
             self.patience_s = 0.0
         elif self.patience_s or wait_s > limit_s:
             patience_s = min(CORE_WAITS_BORNE * wait_s, MAX_PATIENCE * self._config.election_timeout_max_s)
             if not self.patience_s:
                 self._say.warning(
-                    "this machine lacks cores: elections wait longer", by_ms=round(patience_s * 1000)
+                    "this machine has too little CPU time: election time-outs are longer",
+                    by_ms=round(patience_s * 1000),
                 )
             self.patience_s = patience_s
 
@@ -218,12 +219,16 @@ class HealthWatch:
         target = self._healthy_voter()
         moved = False
         if target is not None:
-            self._say.warning("this leader is sick: handing over", health=health_text(self.flags), to=target)
+            self._say.warning(
+                "this leader is not healthy: transferring leadership",
+                health=health_text(self.flags),
+                to=target,
+            )
             moved = await self._leadership.transfer(target, self._config.disk_stall_s)
         stuck = self._stuck()
         if not moved and stuck and self._leadership.term is not None:
-            self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
-            self._elections.step_down(f"it can acknowledge nothing: {stuck}")
+            self._say.error("this leader cannot acknowledge anything: stepping down", because=stuck)
+            self._elections.step_down(f"it cannot acknowledge anything: {stuck}")
         elif not moved and target is not None:
             self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
 
@@ -233,7 +238,7 @@ class HealthWatch:
             return "the disk does not answer"
         rotten = self._last_rotten()
         if rotten > self._replicator.commit_index:
-            return f"entry {rotten} is rotten, not committed, and nobody repaired it"
+            return f"entry {rotten} is corrupt, not committed, and no peer could repair it"
         return ""
 
     def _last_rotten(self) -> int:
@@ -266,11 +271,13 @@ class HealthWatch:
         self.clock_off_ms = off_ms = self.clocks.off_ms(*times, others)
         self._clock_undecided_ms = self.clocks.undecided_ms(*times, others)
         if off_ms and not before:
-            self._say.warning("the clock of this machine is not that of its peers", ahead_ms=off_ms)
+            self._say.warning("the clock of this machine differs from those of its peers", ahead_ms=off_ms)
         limit_ms, ahead_ms = self._config.max_clock_skew_ms, self.store_time_ahead_ms
         self._store_time_is_ahead = 0 < limit_ms < ahead_ms
         if self._store_time_is_ahead and not was_ahead:
-            self._say.warning("messages bear times to come: store time is ahead of the clock", by_ms=ahead_ms)
+            self._say.warning(
+                "store times of messages lie in the future: they are ahead of the clock", by_ms=ahead_ms
+            )
 
     def _times(self) -> tuple[int, float]:
         return self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000
@@ -295,7 +302,7 @@ class HealthWatch:
         """What is wrong with this node, for /health."""
         if self._log.faulty:
             ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
-            yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
+            yield f"entries {ranges[:200]} are corrupt and wait for repair from a peer"
         if self.flags & Health.DISK_FULL:
             why = "is full" if self._above_limit else "has no room for another segment"
             yield f"the disk {why} ({self.used_ratio:.0%} used): appends are refused"
@@ -304,16 +311,16 @@ class HealthWatch:
         ahead_ms = self._log.clock.ahead_ms
         if ahead_ms:
             yield (
-                f"the clock of this machine leapt {ahead_ms / 1000:.0f} s ahead: messages do not get its "
-                "time until it has stayed so for a minute"
+                f"the clock of this machine jumped {ahead_ms / 1000:.0f} s ahead: messages do not get "
+                "the new time until it has stayed like this for a minute"
             )
         if self.flags & Health.SLOW:
-            yield "the disk did not keep up with those of the others"
+            yield "the disk of this node is slower than those of the other members"
         if self.flags & Health.CLOCK:
             yield (
-                f"the clock of this machine is {self.clock_off_ms / 1000:.0f} s ahead of those of most "
-                f"members (maxClockSkewMs is {self._config.max_clock_skew_ms}): this node leads only while "
-                "nobody else can. Set the clock right (docs/howto/clocks.md)"
+                f"the clock of this machine is {self.clock_off_ms / 1000:.0f} s ahead of those of "
+                f"most members (maxClockSkewMs is {self._config.max_clock_skew_ms}): this node leads "
+                "only while no other member can. Correct the clock (docs/howto/clocks.md)"
             )
 
     def warnings(self) -> Iterator[str]:
@@ -326,12 +333,13 @@ class HealthWatch:
         if undecided_ms:
             where = "ahead of" if undecided_ms > 0 else "behind"
             yield (
-                f"the clock of this machine is {abs(undecided_ms) / 1000:.0f} s {where} another's, and too "
-                "few clocks of the group are known to tell which is right: compare them with a time server"
+                f"the clock of this machine is {abs(undecided_ms) / 1000:.0f} s {where} that of "
+                "another member, and too few clocks of the group are known to decide which is right: "
+                "compare them with a time server"
             )
         if self._store_time_is_ahead:
             yield (
-                f"the newest message bears a time {self.store_time_ahead_ms / 1000:.0f} s ahead of the "
-                "clock, and all that follow bear it too until then: a leader's clock was ahead. What goes by "
-                "store time is wrong, such as searches by time (docs/howto/clocks.md)"
+                f"the store time of the newest message is {self.store_time_ahead_ms / 1000:.0f} s "
+                "ahead of the clock, and following messages get the same time until then: the clock "
+                "of a leader was ahead. Searches by time give wrong results (docs/howto/clocks.md)"
             )

@@ -53,14 +53,17 @@ only from a named voter."""
 def far_ahead(peer: str, term: int, mine: int) -> str:
     """The error text about a term that elections cannot have reached."""
     return (
-        f"{peer} says term {term}, this node is at {mine}: no elections can have made that. If {peer} has it "
-        "in its store, stop it and run `dledger recover --reset-term` there"
+        f"{peer} reports term {term}, but this node is at term {mine}: elections cannot have raised "
+        f"it so far. If {peer} has that term in its store, stop it and run `dledger recover "
+        "--reset-term` there"
     )
 
 
 def leaps(peer: str, term: int, mine: int) -> str:
     """The log text about a leader's term that this node checks with the leader before it follows."""
-    return f"a leader {peer} says term {term}, and this node is at {mine}: it asks {peer} whether that is so"
+    return (
+        f"{peer} claims to lead in term {term}, and this node is at term {mine}: it checks this with {peer}"
+    )
 
 
 class Inbox:
@@ -131,7 +134,7 @@ class Inbox:
     def on_refused(self, peer: str) -> None:
         """No process listens at the peer's address: the peer's process is gone (S17)."""
         if peer == self._elector.leader_id:
-            self._say.info("the leader's process is gone: nobody listens", leader=peer)
+            self._say.info("the process of the leader has ended: its port is closed", leader=peer)
         now = asyncio.get_running_loop().time()
         self._elections.perform(self._elector.leader_refused(peer, now))
         self._elections.schedule()

@@ -48,13 +48,14 @@ def lost_majority(
     parts = []
     if blank:
         parts.append(
-            f"the stores of {', '.join(blank)} are blank or restored, not those that the group recorded"
+            f"the stores of {', '.join(blank)} are empty or restored, not the ones that the group recorded"
         )
     if refill or power:
         parts.append(f"{', '.join(sorted([*refill, *power]))} must be refilled by a leader before voting")
     return (
-        f"no leader: {'; '.join(parts)}; the others are no majority of {', '.join(voters)}. Needed: "
-        f"{missing} of their old stores, undamaged, or `recover --force-single` (docs/howto/lost-majority.md)"
+        f"no leader: {'; '.join(parts)}; the others are not a majority of {', '.join(voters)}. "
+        f"Needed: {missing} of their old stores, undamaged, or `recover --force-single` "
+        "(docs/howto/lost-majority.md)"
     )
 
 

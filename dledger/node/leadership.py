@@ -183,9 +183,9 @@ class Leadership:
         leading = self._leading
         pending = self._members.pending(self._replicator.commit_index)
         if leading is None or not self.serving or pending:
-            raise InvariantBroken("a configuration may follow only a committed one, in a term that is open")
+            raise InvariantBroken("a new configuration needs a committed previous one, and an open term")
         if not single_step(self._members.current, configuration):
-            raise InvariantBroken("a configuration may change one voter only")
+            raise InvariantBroken("a configuration may change only one voter")
         if leaves is not None and leaves != self._config.self_id:
             self._membership.leave(leaves, leading.next_index)
         body = encode_configuration(configuration)
@@ -242,7 +242,7 @@ class Leadership:
         self._handing_over = True
         if self._leading is not None:
             self._leading.paused = True
-        self._say.info("handing leadership over", to=chosen)
+        self._say.info("transferring leadership", to=chosen)
         # Append what was sealed in this turn: without it a target would lose its election.
         self._pump()
         try:
@@ -255,9 +255,9 @@ class Leadership:
                 while self._leads_beside(leader, chosen):
                     await self._next_progress(leader)
             if self._replicator.leader is leader:
-                self._say.warning("hand-over did not work: its target went away", to=chosen)
+                self._say.warning("leadership transfer failed: its target disconnected", to=chosen)
         except TimeoutError:
-            self._say.warning("hand-over did not work in time", to=chosen)
+            self._say.warning("leadership transfer timed out", to=chosen)
         finally:
             self._handing_over = False
             if self._replicator.leader is leader:

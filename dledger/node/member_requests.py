@@ -96,7 +96,7 @@ class MemberRequests:
             except ChangeRefused:
                 # No node took over: it leaves when the entry is committed (if it still leads).
                 return changes.remove(node, since)
-            raise ChangeRefused(Code.NOT_LEADER, f"{node} has handed over: ask its successor")
+            raise ChangeRefused(Code.NOT_LEADER, f"{node} has transferred leadership: ask its successor")
         return changes.remove(node, since)
 
     def _refuse(self, connection: PeerConnection, number: int, refused: ChangeRefused) -> None:
@@ -129,5 +129,5 @@ def _nodes(value: object) -> tuple[str, ...] | None:
         or len(value) > MAX_MEMBERS
         or not all(isinstance(node, str) and len(node) <= MAX_ID for node in value)
     ):
-        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, "nodes is no list of node ids")
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, "nodes is not a list of node ids")
     return tuple(value)

@@ -56,8 +56,9 @@ QUESTION_BITS = 62
 """Questions for read points are numbered from a random number with this many bits: see `ReadPoints`."""
 
 ACKNOWLEDGED_BEFORE_FSYNC = (
-    "flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced. A message is acknowledged as soon as a "
-    "majority has written it into the page cache; a loss of power at a majority may take the newest ones"
+    "flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced. A message is acknowledged as "
+    "soon as a majority has written it into the page cache; if a majority loses power, the newest "
+    "messages may be lost"
 )
 
 
@@ -311,9 +312,9 @@ class Node:
         applied = await self.snapshots.start_host(await self._host.open(log))
         if applied > log.last_index:
             raise NodeFailed(
-                f"derived state is at index {applied}, the log ends at {log.last_index}: "
-                "remove it to rebuild it (a broker's directories state/ and consumequeue/, "
-                "the file count of `dledger serve`)",
+                f"the derived state is at entry {applied}, but the log ends at entry "
+                f"{log.last_index}: remove the derived state to rebuild it (a broker's directories "
+                "state/ and consumequeue/, the file count of `dledger serve`)",
                 EXIT_STORE,
             )
         self.applier.open(applied)
@@ -343,7 +344,7 @@ class Node:
         try:
             clean = await self.log.close()
         except (OSError, TimeoutError) as error:
-            self._say.error("log not closed in order", error=repr(error))
+            self._say.error("log not closed cleanly", error=repr(error))
         await self._store.close(self._checkpoint(), clean=clean)
 
     async def _watch_failure(self) -> None:
@@ -356,7 +357,7 @@ class Node:
 
     def fail(self, error: BaseException) -> None:
         """End the node, because a callback failed."""
-        self._say.error("node ends", error=repr(error))
+        self._say.error("node stops", error=repr(error))
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -475,7 +476,7 @@ class Node:
 
     def configs_found(self) -> None:
         """Some of the entries that may be configurations could be read."""
-        self._say.info("configurations are found", at=self.members.indexes, unsure=list(self.members.unsure))
+        self._say.info("configurations found", at=self.members.indexes, unsure=list(self.members.unsure))
         self.membership.changed()
         self.health.look()
 

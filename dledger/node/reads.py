@@ -122,7 +122,7 @@ class ReadPoints:
     def ask(self, timeout_s: float, done: Done) -> None:
         """Like `read_index`, with a callback, for requests of the client protocol."""
         if self._waiting >= MAX_WAITING:
-            raise ReadRefused(f"{MAX_WAITING} reads wait already")
+            raise ReadRefused(f"{MAX_WAITING} reads are already waiting: try again later")
         read = _Read(done)
         read.timer = asyncio.get_running_loop().call_later(timeout_s, self._finish, read, None)
         self._waiting += 1

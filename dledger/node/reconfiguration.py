@@ -76,7 +76,7 @@ class Reconfiguration:
     def submit(self, job: Callable[[], Awaitable[None]]) -> None:
         """Queue a command to be done in its turn; ChangeRefused when too many wait."""
         if len(self._jobs) >= MAX_JOBS:
-            raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try later")
+            raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try again later")
         self._jobs.append(job)
         self._wake.set()
 
@@ -213,7 +213,7 @@ class Reconfiguration:
             if target == self._config.self_id:
                 return target
             if target not in self._members.voters:
-                raise ChangeRefused(Code.UNKNOWN_MEMBER, f"{target} is no voter")
+                raise ChangeRefused(Code.UNKNOWN_MEMBER, f"{target} is not a voter")
             if not await settled(lambda: self._has_caught_up(target)):
                 raise ChangeRefused(Code.CONFIG_REFUSED, f"{target} has not caught up: {self._lag(target)}")
             if self.health(target) is not Health.GOOD:
@@ -237,7 +237,7 @@ class Reconfiguration:
             pass
         if elector.leader_id is None:
             raise ChangeRefused(
-                Code.TERM_CHANGED, "leadership was handed over, and who leads now is not known yet"
+                Code.TERM_CHANGED, "leadership was transferred, and the new leader is not known yet"
             )
         if elector.leader_id == self._config.self_id:
             raise ChangeRefused(Code.CONFIG_REFUSED, "no other voter kept leadership: this node leads again")
@@ -282,7 +282,8 @@ class Reconfiguration:
         if config and self._members.pending(self._replicator.commit_index):
             raise ChangeRefused(
                 Code.CONFIG_PENDING,
-                f"the configuration at index {self._members.index} is not committed yet: one at a time",
+                f"the configuration at index {self._members.index} is not committed yet: change one "
+                "member at a time",
             )
         return self._members.current
 
@@ -308,8 +309,8 @@ class Reconfiguration:
             known = before.recorded and node in before.voters
             if node != self._config.self_id and not known and self._versions.of(node) < CONFIG_PROTOCOL:
                 raise ConfigurationRefused(
-                    f"{node} was not seen, or its program is too old to read the new configuration: "
-                    "start or upgrade it, or remove it first (with --force where several are gone)"
+                    f"{node} has not connected, or its version cannot read the new configuration: "
+                    "start or upgrade it, or remove it first (with --force if several are gone)"
                 )
 
     def _without(self, node: str, since: float | None) -> Configuration:
@@ -317,8 +318,9 @@ class Reconfiguration:
         live = [voter for voter in after.voters if since is None or self._live(voter, since)]
         if len(live) <= len(after.voters) // 2:
             raise ConfigurationRefused(
-                f"without {node} only {', '.join(live) or 'nobody'} of {', '.join(after.voters)} would be "
-                "live, no majority: the group would stop until the others are back (--force does it anyway)"
+                f"without {node} only {', '.join(live) or 'none'} of {', '.join(after.voters)} would "
+                "be alive, which is no majority: the group would stop until the others are back "
+                "(--force removes it anyway)"
             )
         return after
 
@@ -369,7 +371,9 @@ class Reconfiguration:
             lost = current.members[peer].role is MemberRole.VOTER
             if lost and not self._commits_without(peer):
                 # In force at once and never committed, it would keep the old store, come back, from helping.
-                self._remark(f"{peer}: its store is lost, and without it no majority of the voters is here")
+                self._remark(
+                    f"{peer}: its store is lost, and without it no majority of the voters is connected"
+                )
                 continue
             try:
                 if lost:
@@ -379,7 +383,9 @@ class Reconfiguration:
             except ChangeRefused as refused:
                 self._remark(f"{peer}: {refused.text}")
                 continue
-            self._say.info("store is lost, a new one takes its place" if lost else "promoted", node=peer)
+            self._say.info(
+                "the store of a member is lost: its new store replaces it" if lost else "promoted", node=peer
+            )
             return
 
     def _leave(self) -> None:
@@ -399,22 +405,22 @@ class Reconfiguration:
         chosen = self._preferred.choose(preferred, self._config.self_id, fit, now)
         if chosen is None:
             return
-        self._say.info("handing over to the preferred leader", node=chosen)
+        self._say.info("transferring leadership to the preferred leader", node=chosen)
         moved = await self._leadership.transfer(chosen, self._config.election_timeout_max_s)
         self._preferred.tried(chosen, moved, asyncio.get_running_loop().time())
 
     def _remark(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            self._say.warning("a change of members has to wait", reason=text)
+            self._say.warning("a change of members is postponed", reason=text)
 
 
 def _other_wish(node: str, member: Member, stays: bool) -> str:
     """Why a member cannot be added again with this wish; empty if the member is as wanted, or will be."""
     if stays and member.role is MemberRole.VOTER:
-        return f"{node} is a voter already: remove it first"
+        return f"{node} is already a voter: remove it first"
     if stays and not member.stays:
-        return f"{node} is being added as a voter: remove it first"
+        return f"{node} is already being added as a voter: remove it first"
     if member.stays and not stays:
-        return f"{node} is a learner that stays one: promote it"
+        return f"{node} is already a permanent learner: promote it"
     return ""

@@ -36,7 +36,7 @@ CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
 """Operations that change the group or its log, except appends, which are the purpose of a log."""
 _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
-    Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
+    Code.LEADER_PENDING_FULL: "too many bytes are uncommitted: try again later",
 }
 _NO_APPENDS = (
     "nothing was stored: this is the log of a broker group, which takes messages only. "
@@ -72,17 +72,18 @@ class ClientRequests:
         """Handle one request."""
         header = frame.header()
         if not isinstance(header, dict) or not isinstance(header.get("id"), int):
-            raise WireError("a request is a map with an id")
+            raise WireError("a request must be a map with an id")
         number: int = header["id"]
         operation = header.get("op")
         if not isinstance(operation, str):  # nor looked at: a thousand lists in one another overflow str()
-            raise WireError("a request names its operation")
+            raise WireError("a request must name its operation")
         if operation in CHANGES and not self._sources.admits(connection.host):
             self._sources.look()
             text = (
-                f"{operation} changes the group: it is taken from this machine and from members' addresses "
-                f"only, not from {connection.host}. Run it on a member's machine, or name this address in "
-                "peerAllowedSources of the nodes, or use TLS (tls.peer.*)"
+                f"{operation} changes the group: it is accepted only from this machine and from the "
+                f"addresses of members, not from {connection.host}. Run it on the machine of a "
+                "member, or add this address to peerAllowedSources of the nodes, or use TLS "
+                "(tls.peer.*)"
             )
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
         elif operation == "append":
@@ -129,7 +130,7 @@ class ClientRequests:
             address = self._membership.address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
         elif len(body) > (limit := _max_body(self._config)):
-            text = f"body of {len(body)} bytes: at most {limit}"
+            text = f"the body has {len(body)} bytes; the limit is {limit}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
         elif (refusal := appender.refusal) is not None:
             self._answer(connection, number, refusal, text=_REFUSALS[refusal])
@@ -178,7 +179,9 @@ class ClientRequests:
             self._answer_rotten(connection, number, index)
             return
         if self._unsent.bytes + self._read_now + size > MAX_UNSENT:
-            text = f"clients of this node do not take {self._unsent.bytes} bytes of answers: try later"
+            text = (
+                f"clients of this node have not read {self._unsent.bytes} bytes of responses: try again later"
+            )
             self._answer(connection, number, Code.LEADER_PENDING_FULL, text=text)
             return
         view = log.view(pos, size)
@@ -199,7 +202,7 @@ class ClientRequests:
             self._get(connection, number, index, False)
 
     def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:
-        text = f"entry {index} is rotten here and waits for repair: try later"
+        text = f"entry {index} is corrupt on this node and waits for repair: try again later"
         self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
 
     def _answer_read(
@@ -213,7 +216,7 @@ class ClientRequests:
         if error is None:
             self._answer_entry(connection, number, index, read.result())
         elif isinstance(error, OSError) and error.errno in OUT_OF_MEANS:
-            text = f"entry {index} cannot be read now: {error}: try later"
+            text = f"entry {index} cannot be read now: {error}: try again later"
             self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
         else:
             self._log.note_damage(index, index)

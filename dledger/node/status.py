@@ -40,7 +40,7 @@ class NodeStatus:
         if not reached or any(context.peers.reached_by(peer) for peer in peers):
             return
         here, recorded = context.config.peers[own], context.members.address(own)
-        where = here if recorded in (None, here) else f"{here}, as the group has recorded {recorded}"
+        where = here if recorded in (None, here) else f"{here}, but the group has recorded {recorded}"
         reaches = f"this node reaches {', '.join(reached)}, and none of them reaches it at {where}"
         yield f"no leader: {reaches}: {MOVED}"
 
@@ -50,8 +50,8 @@ class NodeStatus:
         for peer, progress in sorted(leader.progress.items()) if leader else ():
             if progress.state is PushState.INSTALL and progress.offer is None:
                 yield (
-                    f"{peer} is behind entry {first}, and no snapshot here is of use to it: "
-                    "`transfer` leadership to a member that has one"
+                    f"{peer} needs entries before {first}, and this leader has no snapshot that would "
+                    "help it: `transfer` leadership to a member that has one"
                 )
 
     def _without_leader(self) -> Iterator[str]:
@@ -70,11 +70,14 @@ class NodeStatus:
             return
         if mine.node not in current.members:
             yield (
-                "no leader: this node waits for one that admits it, as it is no member of the group: add it "
-                f"(`dledger member add {mine.node} {context.config.peers[mine.node]}`)"
+                "no leader: this node is not a member of the group and waits until it is added: add "
+                f"it (`dledger member add {mine.node} {context.config.peers[mine.node]}`)"
             )
         elif mine.node not in current.learners and not parts.membership.counts(mine):
-            yield "no leader: this node waits for one that admits it, as no voter is recorded with its store"
+            yield (
+                "no leader: the group has not recorded this store for any voter; this node waits "
+                "for a leader that admits it"
+            )
         else:
             yield from self._unheard()
         hellos = {**context.peers.hellos, mine.node: mine}

@@ -19,8 +19,8 @@ from dledger.peers.doubles import META_KEY as PROCESS_KEY
 INSTALLING = "a snapshot is being installed"
 REMOVED = "this node was removed from the group: stop it, or add it again"
 TOO_MANY_LOST_POWER = (
-    "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
-    "acknowledged entries may be gone, the longest log wins"
+    "voters lost power under ASYNC_FLUSH, and those that kept everything are not a majority: "
+    "acknowledged entries may be lost, and the longest log wins"
 )
 
 
@@ -57,7 +57,7 @@ class Trust:
         """Take over the result of opening the store. `reason`: why it is not trusted. `lost_power`: whether
         that is a loss of power under ASYNC_FLUSH."""
         if not trusted:
-            self.reasons.append(f"{reason}: no vote before a leader has refilled it")
+            self.reasons.append(f"{reason}: it does not vote until a leader has refilled it")
         self._lost_power = lost_power
         self._replicator.trust(trusted)
 
@@ -118,7 +118,7 @@ class Trust:
         commands = ", ".join(f"`dledger member add {node} {address}`" for node, address in strange.items())
         return (
             f"dLegerPeers names {', '.join(strange)}, but the group's members are "
-            f"{', '.join(sorted(members))}: add it ({commands}), or take it out of dLegerPeers"
+            f"{', '.join(sorted(members))}: add it ({commands}), or remove it from dLegerPeers"
         )
 
     # Refilled
@@ -134,7 +134,7 @@ class Trust:
         mark = follower.leader_commit
         agreed = min(follower.matched, self._log.durable_index)
         if agreed >= mark and self._log.term_of(mark) == follower.term:
-            self._say.info("store is refilled: this node votes again", index=self._log.durable_index)
+            self._say.info("the store is refilled: this node votes again", index=self._log.durable_index)
             self._give()
 
     def _give(self) -> None:

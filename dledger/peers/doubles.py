@@ -47,6 +47,6 @@ class Doubles:
 def text(node: str) -> str:
     """The warning about such a node for an operator."""
     return (
-        f"two processes call themselves {node} with the same store: a copy of it runs beside its original. "
-        "Stop the copy, and empty its store before it joins as another member"
+        f"two processes use the id {node} and the same store: a copy of the node runs beside the "
+        "original. Stop the copy, and empty its store before it joins as another member"
     )

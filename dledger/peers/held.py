@@ -38,7 +38,7 @@ class HeldMessages:
         if len(self._messages) < MAX_HELD:
             self._messages.append((connection, peer, message))
         else:
-            connection.close(f"more than {MAX_HELD} messages are held back")  # the next one begins anew
+            connection.close(f"more than {MAX_HELD} messages are held")  # the next one begins anew
 
     def again(self, peer: str, message: Message) -> None:
         """Put a message before all held ones, to be handled once more."""

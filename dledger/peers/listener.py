@@ -101,7 +101,8 @@ class PeerPort:
                 if error.errno == errno.EADDRINUSE:
                     raise
             self._say.warning(
-                "listening for peers on all addresses: the own one is not of this machine, or not known",
+                "listening for peers on all addresses: the address of this node in dLegerPeers is "
+                "not one of this machine, or cannot be resolved",
                 own=own,
             )
         return await loop.create_server(self._accept, self._host, self._port)
@@ -189,10 +190,10 @@ class PeerPort:
         if group not in self._expected:
             groups = ", ".join(sorted(self._owners)) or "none yet"
             wrong = "no group is named" if group is None else f"no group {str(group)[:64]!r} at this port"
-            hint = " (name one: --group)" if group is None else ""
+            hint = " (name one with --group)" if group is None else ""
             self._refuse(connection, "group", f"{wrong}; there are: {groups}{hint}")
         elif group in self._failed:
-            self._refuse(connection, "group", f"the node of group {group!r} has failed: its log says why")
+            self._refuse(connection, "group", f"the node of group {group!r} has failed: see its log")
         else:
             passing = "has ended" if group in self._joined else "is being opened"
             reason = f"the node of group {group!r} {passing}"

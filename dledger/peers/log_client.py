@@ -129,7 +129,7 @@ class DLedgerClient:
     async def append(self, body: bytes) -> int:
         """Append to the group's log, at most MAX_BODY bytes. Return the index once the entry is committed."""
         if len(body) > MAX_BODY:  # nor sent: a frame above a node's limit ends the connection
-            text = f"body of {len(body)} bytes: at most {MAX_BODY}"
+            text = f"the body has {len(body)} bytes; the limit is {MAX_BODY}"
             raise RequestFailed(text, Code.UNEXPECTED_ARGUMENT)
         answer = await self._to_leader({"op": "append"}, body)
         return int(answer.header["index"])
@@ -222,7 +222,7 @@ class DLedgerClient:
         """Send a request to the leader. `again`: repeating it does no harm, so it is sent again after a lost
         answer."""
         number, frame = self._encode(request, payload)
-        last = "nobody was asked"
+        last = "no node was asked"
         address = ""
         waits = False
         try:
@@ -286,7 +286,9 @@ class DLedgerClient:
         try:
             frame = encode_frame(CLIENT_REQUEST, {"id": self._next_id, **request}, len(payload))
         except (ValueError, OverflowError) as error:  # text or a number that the protocol cannot carry
-            raise RequestFailed(f"this cannot be asked: {error}", Code.UNEXPECTED_ARGUMENT) from error
+            raise RequestFailed(
+                f"this request cannot be encoded: {error}", Code.UNEXPECTED_ARGUMENT
+            ) from error
         return self._next_id, frame
 
     async def _open(self, address: str) -> PeerConnection:

@@ -51,8 +51,8 @@ MAX_NONCE = 64
 REACHED_BACK_S = 5.0
 """Seconds for which a peer may be connected in its own direction only before this node reports it."""
 MOVED = (
-    "if it moved, `dledger member remove` and `dledger member add` record its new address; else check its "
-    "port and dLegerPeers"
+    "if it has a new address, record it with `dledger member remove` and `dledger member add`; "
+    "otherwise check its port and dLegerPeers"
 )
 SHORT_S = 1.0
 """Seconds. A connection that lasted less was short; after two short ones in a row the next dial waits."""
@@ -63,7 +63,7 @@ _SENDERS: dict[type[Any], str] = {
     if field.name in ("leader", "candidate", "node")
 }
 """The field of a message that names its sender."""
-ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
+ONE_SIDED = " (is TLS, tls.peer.*, enabled on one side only?)"
 
 
 class PeerEvents(Protocol):
@@ -254,7 +254,7 @@ class Peers:
             await connection.lost
         finally:
             self._strayed.pop(peer, None)
-            connection.close("no longer dialled")
+            connection.close("peer is no longer dialled")
         return loop.time() - began
 
     def _places(self, peer: str, address: str, reached: str) -> list[tuple[str, str | None]]:
@@ -398,7 +398,7 @@ class Peers:
         for connection in [*self._outbound.values(), *self._accepted]:
             hello = connection.hello
             if hello is not None and not connection.closed and not keeps(hello):
-                text = f"{hello.node} is no member of the group any more"
+                text = f"{hello.node} is no longer a member of the group"
                 self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
@@ -461,9 +461,9 @@ class Peers:
         self.refuse(
             connection,
             "source",
-            f"{node} is no member of group {self._config.group} at {connection.host}: add it (dledger member "
-            "add) if it is none yet; if members come from other addresses than they are known by, name those "
-            "in peerAllowedSources, or use TLS (tls.peer.*)",
+            f"{node} is not a member of group {self._config.group} at {connection.host}: add it "
+            "(dledger member add). If members connect from other addresses than the recorded ones, "
+            "add those to peerAllowedSources, or use TLS (tls.peer.*)",
         )
 
     def admit(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
@@ -497,7 +497,8 @@ class Peers:
                 )
             if connection.store not in (None, hello.incarnation):
                 raise HelloRefused(
-                    f"at the address in dLegerPeers another store of {hello.node} answers than is recorded",
+                    f"at the address in dLegerPeers {hello.node} answers with another store than the "
+                    "recorded one",
                     "other node",
                 )
             if self._tls is not None:
@@ -525,8 +526,8 @@ class Peers:
             return
         if standing.hello.incarnation != hello.incarnation:
             raise HelloRefused(
-                f"two nodes call themselves {hello.node}: another store answers at its address. Stop one of "
-                "them, or check dLegerSelfId",
+                f"two nodes use the id {hello.node}: another store answers at its address. Stop one "
+                "of them, or check dLegerSelfId",
                 "same id",
             )
 
@@ -625,7 +626,7 @@ class Peers:
 
     def _on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         if frame.number != CLIENT_REQUEST:
-            raise WireError(f"frame {frame.number} is no request of a client")
+            raise WireError(f"frame {frame.number} is not a request of a client")
         self._guard(self._events.on_client_frame, connection, frame)
 
     def _on_lost(self, connection: PeerConnection) -> None:

@@ -26,7 +26,7 @@ class Refusals:
         self._said[cause, who] = None
         self._log.warning("peer connection refused", cause=cause, peer=who, reason=reason)
         if len(self._said) == MAX_SAID:
-            self._log.warning("too many different refusals: further ones are only counted")
+            self._log.warning("too many different refusals: further ones are counted but not logged")
 
     def forget(self, who: str) -> None:
         """`who` is a node that connected properly, or the host of one: its later refusals are logged

@@ -376,7 +376,8 @@ class Replicator:
         self._chain_struck = push.prev_index
         if self._chain_strikes >= CHAIN_STRIKES:
             raise InvariantBroken(
-                f"entry {push.prev_index} has the leader's term {push.prev_term} but other content: {error}"
+                f"entry {push.prev_index} has the same term as the leader's ({push.prev_term}) but "
+                f"different content: {error}"
             ) from error
 
     def _overlap(self, peer: str, push: Append, run: Run, follower: FollowerReplication) -> None:
@@ -386,7 +387,9 @@ class Replicator:
                 before = effect.first - 1
                 own = self._log.last_chain
                 if before >= run.first and own is not None and run.chains[before - run.first] != own:
-                    raise InvariantBroken(f"entry {before} has the leader's term but another content")
+                    raise InvariantBroken(
+                        f"entry {before} has the same term as the leader's but different content"
+                    )
                 self._append_run(run, effect.first)
             else:
                 self._perform_follower(peer, push, [effect])
@@ -394,7 +397,9 @@ class Replicator:
         if not effects:
             own = self._log.vouched_chain(run.last)
             if own is not None and own != run.chains[-1]:
-                raise InvariantBroken(f"entry {run.last} has the leader's term but another content")
+                raise InvariantBroken(
+                    f"entry {run.last} has the same term as the leader's but different content"
+                )
         self._perform_follower(peer, push, follower.stored(push.last))
         self.durable_moved()
 
@@ -412,7 +417,11 @@ class Replicator:
             self._cut_wake.clear()
             while self._cuts:
                 peer, push, index, resets, release = self._cuts.popleft()
-                self._env.log.warning("cutting a conflicting suffix", first=index, last=self._log.last_index)
+                self._env.log.warning(
+                    "cutting off entries that conflict with the leader",
+                    first=index,
+                    last=self._log.last_index,
+                )
                 if await self._log.truncate(index, resets):  # else an install replaced the log
                     self._events.log_cut(self._log.last_index)
                 self._held.again(peer, push)

@@ -179,13 +179,13 @@ def decode_message(frame: Frame) -> Message:
 def _unpacked(payload: memoryview, raw_size: int) -> bytes:
     # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
     if not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(payload)):
-        raise WireError(f"payload: impossible raw size {str(raw_size)[:32]}")
+        raise WireError(f"the payload announces an impossible size {str(raw_size)[:32]}")
     try:
         data: bytes = lz4.block.decompress(payload, uncompressed_size=raw_size)
     except lz4.block.LZ4BlockError as error:
         raise WireError(f"payload is not LZ4: {error}") from error
     if len(data) != raw_size:
-        raise WireError("payload has another size than announced")
+        raise WireError("the payload has another size than announced")
     return data
 
 

@@ -99,7 +99,7 @@ class FirstByteListener:
             while True:
                 connection, secure = await self._decided.get()
                 if secure and self._handshakes >= MAX_HANDSHAKES:
-                    self._on_failed(f"{self._handshakes} handshakes are under way")
+                    self._on_failed(f"{self._handshakes} handshakes are in flight")
                     connection.close()
                     continue
                 self._handshakes += secure

@@ -55,8 +55,8 @@ class LiveSettings(Generic[C]):
         for key in changes:
             if key in self._source.overrides:
                 raise ConfigError(
-                    f"{key} was set on the command line (--{key}), which the next start would follow: change "
-                    "it there"
+                    f"{key} was set on the command line (--{key}), which the next start would use "
+                    "again: change it there"
                 )
         await self._keep(changes)
         self.now = config
@@ -77,7 +77,7 @@ class LiveSettings(Generic[C]):
             await publish(env.files, env.workers, Lane.DISK, path, data, like=path)
         except OSError as error:
             raise ConfigError(
-                f"the change does not count, as {path} cannot be written: {error.strerror or error}"
+                f"the setting was not changed, because {path} cannot be written: {error.strerror or error}"
             ) from error
 
 

@@ -59,7 +59,7 @@ class LogFile:
         self._looked = now
         if not os.path.exists(self._path):
             self._open()
-            text = f"{self._path} was removed or moved away while this program ran: made anew"
+            text = f"{self._path} was removed or moved while this program ran: a new file was created"
             self._append(self.line_of(text))
 
     def _append(self, line: bytes) -> None:

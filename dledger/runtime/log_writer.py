@@ -123,7 +123,7 @@ class QueuedHandler(logging.Handler):
                     self._why = str(error)
 
     def _note(self, dropped: int, why: str) -> bytes:
-        reason = why or "they came faster than they could be written"
+        reason = why or "lines came faster than they could be written"
         text = f"log lines dropped count={dropped} reason={reason}"
         return self.line_of(text)
 
@@ -164,7 +164,7 @@ def say(line: str, *, stdout: bool = False, limit_s: float = FLUSH_LIMIT_S) -> N
     if failures:
         raise failures[0]
     if writing.is_alive():
-        raise TimeoutError("nobody reads it")
+        raise TimeoutError("the reader of the log takes no data")
 
 
 def say_what_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

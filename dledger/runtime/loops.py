@@ -58,7 +58,9 @@ class LoopThread:
         try:
             self._loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            self._loop.call_exception_handler({"message": "raised on a loop thread", "exception": error})
+            self._loop.call_exception_handler(
+                {"message": "a callback raised on the loop thread", "exception": error}
+            )
             return False
         return True
 
@@ -93,7 +95,10 @@ class LoopThread:
         coroutine is cancelled."""
         if self.inside:
             coroutine.close()
-            raise RuntimeError("a blocking call on the loop's own thread would wait for itself")
+            raise RuntimeError(
+                "a blocking call from the thread of the loop would wait for itself: "
+                "call it from another thread"
+            )
         future = self.submit(coroutine)
         try:
             return future.result(timeout_s)

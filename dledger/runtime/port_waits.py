@@ -92,7 +92,7 @@ def holder_text(port: int) -> str:
     for pid in _pids():
         if _has_one(pid, inodes):
             return f" by process {pid} ({_program(pid)})"
-    return " by a process of another user, or of another container"
+    return " by a process of another user or container"
 
 
 def ephemeral_ports() -> tuple[int, int] | None:

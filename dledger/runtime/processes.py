@@ -41,7 +41,7 @@ class ProcessWorkers:
         try:
             return await asyncio.wrap_future(self._submit(job, *args, **kwargs))
         except BrokenProcessPool as error:
-            raise OSError("a worker process died; was memory short?") from error
+            raise OSError("a worker process died, possibly because memory ran out") from error
         except asyncio.CancelledError:
             self._abandoned = True
             raise

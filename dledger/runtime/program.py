@@ -71,7 +71,7 @@ def run_until_signal(
 
         def noted(number: signal.Signals) -> None:
             if number is signal.SIGHUP:
-                done = "there is nothing to read again" if reloads is None else reloads.run()
+                done = "there is nothing to reload" if reloads is None else reloads.run()
                 logging.getLogger().info("SIGHUP: %s", done)
             else:
                 logging.getLogger().info("%s is ignored", number.name)
@@ -133,7 +133,8 @@ class LoopErrors:
             self._untold += 1
         else:
             logging.getLogger().warning(
-                "connections wait to be accepted: %s (ulimit -n: %d); tries since this was said: %d",
+                "connections cannot be accepted and wait: %s (ulimit -n: %d); attempts since the "
+                "last warning: %d",
                 error,
                 resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                 self._untold,
@@ -205,7 +206,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_FILES, hard))
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < WANTED_FILES:
         logging.getLogger().warning(
-            "only %d open files allowed (ulimit -n): %d are wanted", hard, WANTED_FILES
+            "the limit of open files is %d (ulimit -n), and the program wants %d", hard, WANTED_FILES
         )
 
 

@@ -65,7 +65,7 @@ def edit_properties(text: str, changes: Mapping[str, str], name: str = "properti
     a line."""
     for key, value in changes.items():
         if value != value.strip() or value.endswith("\\") or len(value.splitlines()) > 1:
-            raise ConfigError(f"{key}: {value!r} cannot be written into a line of {name}")
+            raise ConfigError(f"{key}: {value!r} cannot be written as one line of {name}")
     mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
     lines = text.removeprefix(mark).splitlines(keepends=True)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
@@ -117,5 +117,5 @@ def _property(line: str, where: str) -> Property:
     if not key:
         raise ConfigError(f"{where}: a key is missing before {line[:40]!r}")
     if value is None:
-        raise ConfigError(f"{where}: the key {key!r} has no value (key=value is expected)")
+        raise ConfigError(f"{where}: the key {key!r} has no value (expected key=value)")
     return Property(key, value.strip(), where)

@@ -145,4 +145,4 @@ class PacedFiles:
 
 
 def _read_only(path: str) -> OSError:
-    return OSError(errno.EROFS, "these files are for reading", path)
+    return OSError(errno.EROFS, "these files are read-only", path)

@@ -19,4 +19,4 @@ class Reloads:
     def run(self) -> str:
         """Run all functions. Return one line with the result of each."""
         done = [f"{name}: {call() or 'done'}" for name, call in self._calls.items()]
-        return "; ".join(done) or "there is nothing to read again"
+        return "; ".join(done) or "there is nothing to reload"

@@ -198,7 +198,7 @@ class FsspecFiles:
 
     def usage(self, path: str) -> DiskUsage:
         """Raise OSError (ENOTSUP): the space of a remote store is not known."""
-        raise OSError(errno.ENOTSUP, "the space of a remote store is not known", path)
+        raise OSError(errno.ENOTSUP, "the free space of a remote store is not known", path)
 
     def lock(self, path: str) -> FsspecFile:
         """Refused."""
@@ -324,7 +324,10 @@ class FsspecFile:
         with _as_os_error(self.path):
             data: bytes = self._fs.cat_file(self._key, start=first, end=last)
         if len(data) != last - first:
-            said = f"{len(data)} bytes came of {last - first} from offset {first}: the object has changed"
+            said = (
+                f"{len(data)} of {last - first} bytes were received from offset {first}: the "
+                "object has changed"
+            )
             raise OSError(errno.EIO, said, self.path)
         return (offset, kept + data) if kept else (first, data)
 
@@ -362,7 +365,7 @@ def _as_missing(url: str) -> Iterator[None]:
         extra = _EXTRAS.get(scheme.lower())
         hint = f": pip install 'dledger[{extra}]'" if extra else ""
         raise OSError(
-            errno.EPROTONOSUPPORT, f"the driver of {scheme}: is missing: {error}{hint}", url
+            errno.EPROTONOSUPPORT, f"the driver for {scheme}: is missing: {error}{hint}", url
         ) from error
     except ValueError as error:
         known = _fsspec(url).available_protocols()
@@ -386,4 +389,6 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _refuse(path: str) -> NoReturn:
-    raise OSError(errno.EROFS, "remote stores are opened for reading only, or for whole objects", path)
+    raise OSError(
+        errno.EROFS, "remote stores can only be opened for reading, or for writing whole objects", path
+    )

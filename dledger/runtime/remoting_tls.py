@@ -65,7 +65,7 @@ class TlsSettings:
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
-            raise ValueError("tls.server.certPath, tls.server.keyPath: both or none must be set")
+            raise ValueError("tls.server.certPath and tls.server.keyPath must both be set, or neither")
         if self.mode == "enforcing" and not self.certificate:
             raise ValueError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
         if self.client_auth != "none" and not self.authority:

@@ -31,7 +31,7 @@ NEAR_UNKNOWN = 0.85
 error."""
 NEAR_HINT = 0.7
 """A known name that is at least this similar is shown as a hint."""
-COMMENT = " (a comment has a line of its own, which begins with #)"
+COMMENT = " (write a comment on its own line, beginning with #)"
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _WORD = re.compile(r"[A-Za-z][\w.]*\w")
@@ -287,7 +287,7 @@ class Schema(Generic[C]):
         place = f"{item.where}: " if item.where else ""
         if item.key in seen:
             before = f" at {seen[item.key]}" if seen[item.key] else ""
-            raise ConfigError(f"{place}the key {item.key!r} was already set{before}")
+            raise ConfigError(f"{place}the key {item.key!r} is already set{before}")
         seen[item.key] = item.where
         if item.key in self._by_name:
             given[item.key] = item
@@ -399,7 +399,7 @@ def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> i
     number = int(text)
     if not low <= number <= high:
         if high == math.inf:
-            raise ValueError(f"{number}: expected at least {low}")
+            raise ValueError(f"{number}: expected {low} or more")
         raise ValueError(f"{number}: expected {low} to {high}")
     return number
 
@@ -410,9 +410,9 @@ def name(text: str) -> str:
     if not text:
         raise ValueError("empty")
     if "#" in text or any(character.isspace() for character in text):
-        raise ValueError(f"{text!r}: a name has neither blanks nor '#'{COMMENT}")
+        raise ValueError(f"{text!r}: a name may not have blanks or '#'{COMMENT}")
     if not text.isprintable():
-        raise ValueError(f"{text!r}: a name has no control characters")
+        raise ValueError(f"{text!r}: a name may not have control characters")
     return text
 
 

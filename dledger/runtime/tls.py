@@ -37,7 +37,8 @@ class TlsFiles:
         files = (self.certificate, self.key, self.authority)
         if any(files) and not all(files):
             raise ValueError(
-                "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none must be set"
+                "tls.peer.certPath, tls.peer.keyPath and tls.peer.trustCertPath must all be set, or "
+                "none of them"
             )
 
 
@@ -66,9 +67,11 @@ class ReadFiles:
             return
         self._read = versions
         if why := self.read_again(load):
-            self._log.warning("changed TLS files cannot be used", reason=why)
+            self._log.warning(
+                "the changed TLS files cannot be used, so the previous ones stay in use", reason=why
+            )
         else:
-            self._log.info("TLS files read again", certificate=self._paths[0])
+            self._log.info("TLS files reloaded", certificate=self._paths[0])
 
     def read_again(self, load: Callable[[], object]) -> str:
         """Call `load`, whether the files changed or not. Return the reason if they cannot be used (then

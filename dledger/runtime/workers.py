@@ -154,7 +154,11 @@ def _report(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: Bas
 def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         if error is not None:  # its waiter was cancelled: nothing else would report it
-            context = {"message": "a job failed that nobody waits for", "exception": error, "future": future}
+            context = {
+                "message": "a job failed, and its result was no longer awaited",
+                "exception": error,
+                "future": future,
+            }
             future.get_loop().call_exception_handler(context)
         return
     if isinstance(error, StopIteration):

@@ -97,7 +97,7 @@ class BoundarySnapshots:
             ):  # the log may be about to begin at one that would be thinned out
                 await self._catalog.prune(log.begin_pos)
         except (ValueError, Rotten) as error:
-            self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
+            self._env.log.warning("no snapshot written: the log has changed", index=taken.index, why=error)
             return
         except OSError as error:
             if error.errno not in PASSING:

@@ -123,7 +123,7 @@ class InstallReceiver:
                 except OSError as error:
                     if error.errno not in DISK_IS_FULL or self.replacing:
                         raise refused_by_system("cannot write an incoming snapshot", error) from error
-                    self._env.log.error("no room for an incoming snapshot: waiting", error=error)
+                    self._env.log.error("no room for an incoming snapshot, trying again", error=error)
                     await asyncio.sleep(NO_ROOM_PAUSE_S)
                     # Never the total, which says "installed": asked for its last byte again, it is published.
                     size = 0 if self._incoming is None else self._incoming.size
@@ -218,7 +218,7 @@ class InstallReceiver:
                 if error.errno not in PASSING:
                     raise
                 if not said:
-                    self._env.log.error("cannot note where the log begins: waiting", error=error)
+                    self._env.log.error("cannot save the beginning of the log, trying again", error=error)
                     said = True
                 if error.errno in DISK_IS_FULL and await self._log.pool.give_up_one():
                     continue

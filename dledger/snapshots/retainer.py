@@ -84,7 +84,7 @@ class Retainer:
             usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
             self.used_ratio = usage.used_ratio
         except OSError as error:
-            self._env.log.warning("cannot see how full the disk is", error=error)
+            self._env.log.warning("cannot measure the disk usage", error=error)
         await self._log.close_viewed()
         async with self._catalog.changing:
             if self._unfinished:
@@ -92,7 +92,7 @@ class Retainer:
             try:
                 kept_from = await self._host.kept_from()
             except OSError as error:
-                self._env.log.warning("cannot see what is still needed", error=error)
+                self._env.log.warning("cannot determine which entries are still needed", error=error)
                 return
             manifests, asked = self._catalog.manifests, self._asked
             any_hour, self._any_hour = self._any_hour, False
@@ -104,7 +104,7 @@ class Retainer:
                 except OSError as error:
                     if error.errno not in OUT_OF_MEANS:
                         raise
-                    self._env.log.warning("the log cannot begin later now", error=error)
+                    self._env.log.warning("old segments not removed now, trying again", error=error)
         self._forget_asked()
 
     def _situation(self, kept_from: int | None) -> Situation:
@@ -128,7 +128,7 @@ class Retainer:
         if parts is None:
             return  # damaged: the next round takes another
         self._env.log.info(
-            "log begins later",
+            "removing old segments: the log begins later",
             first=manifest.index + 1,
             before=self._log.first_index,
             pos=manifest.pos,
@@ -138,10 +138,10 @@ class Retainer:
             await self._catalog.say_begins(manifest.pos)
         except OSError as error:
             if error.errno not in PASSING:
-                raise refused_by_system("cannot note where the log begins", error) from error
+                raise refused_by_system("cannot save the beginning of the log", error) from error
             # Without it nothing may go; a full disk gives up a prepared segment for it.
             given = error.errno in DISK_IS_FULL and await self._log.pool.give_up_one()
-            self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
+            self._env.log.warning("cannot save the beginning of the log", error=error, made_room=given)
             return
         await self._host.log_begins(parts, manifest.index, manifest.pos)
         self._unfinished = not await self._log.drop_before(base_of(manifest))

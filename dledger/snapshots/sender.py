@@ -45,7 +45,9 @@ class InstallSender:
         """Send a piece now, or as soon as the snapshot has been read."""
         hello = self._peers.hellos.get(effect.peer)
         if hello is not None and hello.protocol_max < PROTOCOL_WITH_INSTALL:
-            self._complain(effect.peer, "its version knows no snapshots: upgrade it, or empty its store")
+            self._complain(
+                effect.peer, "its version does not support snapshots: upgrade it, or empty its store"
+            )
             return
         if effect.offset < 0:
             self.started += 1
@@ -65,7 +67,9 @@ class InstallSender:
     def no_snapshot(self, peer: str) -> None:
         """Log that a peer needs a snapshot and this leader has none that would help it; the same text is
         logged once."""
-        self._complain(peer, f"behind entry {self._log.first_index}, and no snapshot would help it")
+        self._complain(
+            peer, f"it needs entries before {self._log.first_index}, and no snapshot here would help it"
+        )
 
     def forget(self) -> None:
         """Leadership ended: drop the pieces that wait to be sent."""
@@ -141,4 +145,4 @@ class InstallSender:
     def _complain(self, peer: str, text: str) -> None:
         if self._complained.get(peer) != text:
             self._complained[peer] = text
-            self._env.log.error("peer cannot be brought up", peer=peer, why=text)
+            self._env.log.error("peer cannot be brought up to date", peer=peer, why=text)

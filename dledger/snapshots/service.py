@@ -53,12 +53,13 @@ class Snapshots:
             await catalog.open()
         except (CorruptFile, ValueError) as error:
             raise NodeFailed(
-                f"where the log begins cannot be read: {error}: {_ADVICE}", EXIT_STORE
+                f"the saved beginning of the log cannot be read: {error}: {_ADVICE}", EXIT_STORE
             ) from error
         await self.receiver.open()
         if catalog.replacing and (catalog.begins is None or not catalog.has(catalog.begins)):
             raise NodeFailed(
-                f"an install was cut short, and its snapshot in {catalog.directory} is damaged: {_ADVICE}",
+                f"the install of a snapshot was interrupted, and the snapshot in {catalog.directory} "
+                f"is damaged: {_ADVICE}",
                 EXIT_STORE,
             )
 
@@ -69,7 +70,7 @@ class Snapshots:
         for manifest in catalog.manifests:
             if not self._fits(manifest):
                 # Published for an install that did not come to pass, or ahead of a log that lost its tail.
-                self._env.log.warning("snapshot does not fit the log: removed", index=manifest.index)
+                self._env.log.warning("snapshot does not match the log and was removed", index=manifest.index)
                 await catalog.discard(manifest)
         await catalog.prune(log.begin_pos)
         restored = -1

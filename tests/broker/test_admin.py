@@ -335,10 +335,13 @@ def test_what_the_log_warns_of_degrades_a_node_and_leaves_it_healthy(tmp_path: P
         world = World(str(tmp_path))
         await world.open()
         status = world.node.status
-        ahead = {"store_time_ahead_ms": 315_360_000_500, "warnings": ["the newest message bears a time"]}
+        ahead = {
+            "store_time_ahead_ms": 315_360_000_500,
+            "warnings": ["the store time of the newest message is"],
+        }
         world.node.status = lambda: status() | ahead  # type: ignore[method-assign]
         body = http.health(world.broker)
-        assert body["warnings"] == ["the newest message bears a time"]
+        assert body["warnings"] == ["the store time of the newest message is"]
         assert body["healthy"] is True and body["degraded"] is True and body["reasons"] == []
         assert "dledger_store_time_ahead_seconds 3.153600005e+08" in metrics(world)
 

@@ -389,7 +389,7 @@ def test_a_wrong_command_line_says_how_it_is_used(
         ("dLegerPeers=n0\n", "line 1: dLegerPeers"),
         ("dLegerPeers=n0-n0..example.com:1\n", "line 1: dLegerPeers: n0: 'n0..example.com'"),
         (GOOD.replace("Name=", "Name=mine # "), "line 1: brokerName: 'mine # "),
-        (GOOD + "dLegerGroup=two words\n", "line 4: dLegerGroup: 'two words': a name has neither"),
+        (GOOD + "dLegerGroup=two words\n", "line 4: dLegerGroup: 'two words': a name may not have"),
         (GOOD + "storePathRootDir=/data # large\n", "line 4: storePathRootDir: '/data # large': ' #' in"),
         (
             GOOD + "heartBeatTimeIntervalMs=100\nelectionTimeoutMinMs=150\n",

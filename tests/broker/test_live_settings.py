@@ -74,14 +74,14 @@ def test_a_change_counts_at_once_and_stands_in_the_file(tmp_path: Path) -> None:
         ("maxMessageSize=9\nmaxTopic=1", 1, "did you mean 'maxTopics'"),
         ("maxMessageSize=9\nmaxTopics=0", 1, "the request, line 2: maxTopics: 0: expected 1 to 50000"),
         ("maxMessageSize=9\nmaxTopics=many", 1, "'many': expected a whole number"),
-        ("maxMessageSize=9\nmaxMessageSize=8", 1, "was already set at the request, line 1"),
+        ("maxMessageSize=9\nmaxMessageSize=8", 1, "is already set at the request, line 1"),
         ("maxMessageSize=9\ntraceOn=false", 1, "traceOn was set on the command line (--traceOn)"),
         ("maxMessageSize=9\nbrokerRole=SLAVE", 1, "brokerRole has no effect here: the leader is elected"),
         ("maxMessageSize=9\nconfigBlackList=", 16, "Can not update config in black list: configBlackList"),
         ("maxMessageSize=9\nbrokerConfigPath=/x", 16, "in black list: brokerConfigPath"),
         ("maxMessageSize=9\nflushDiskType=ASYNC_FLUSH", 1, "flushDiskType cannot change"),
         ("maxMessageSize=9\ndiskMaxUsedSpaceRatio=95", 1, "must not be below diskMaxUsedSpaceRatio"),
-        ("maxMessageSize=9\nregionId=a\x01KEYS\x02b", 1, "a name has no control characters"),
+        ("maxMessageSize=9\nregionId=a\x01KEYS\x02b", 1, "a name may not have control characters"),
         ("maxMessageSize=9\nregionId=" + "r" * 128, 1, "128 characters; the limit is 127"),
         ("maxMessageSize=9\nnamesrvAddr=" + "a:1;" * 65, 1, "65 addresses; the limit is 64"),
         ("maxMessageSize=9\nword", 1, "the key 'word' has no value"),
@@ -128,7 +128,9 @@ def test_nothing_changes_that_the_next_start_would_undo(tmp_path: Path) -> None:
             path.write_text(FILE)
             path.with_name("broker.conf.tmp").mkdir()
             full = await update(world, "maxMessageSize=9")
-            assert full.code == 1 and f"does not count, as {path} cannot be written" in (full.remark or "")
+            assert full.code == 1 and f"was not changed, because {path} cannot be written" in (
+                full.remark or ""
+            )
             assert path.read_text() == FILE
             assert (await shown(world))["maxMessageSize"] == "1000"
         world = await World(str(tmp_path / "other")).open()

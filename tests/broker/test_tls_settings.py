@@ -19,7 +19,7 @@ def test_all_three_files_or_none() -> None:
     config, _ = SETTINGS.load(BASE | TLS)
     assert config.peer_tls is not None and config.peer_tls.authority == "a"
     for name in TLS:
-        with pytest.raises(ConfigError, match="all or none"):
+        with pytest.raises(ConfigError, match="must all be set, or none"):
             SETTINGS.load(BASE | {key: value for key, value in TLS.items() if key != name})
 
 

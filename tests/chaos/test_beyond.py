@@ -32,16 +32,18 @@ def assert_said(group: BeyondGroup, name: str, gone: list[int]) -> None:
     ranges = [(gone[0], gone[1]), (gone[2], gone[2])]
     text = ", ".join(f"{first}..{last}" for first, last in ranges)
     absent = [
-        f"; no leader: {n} is not reached at {n}:40911, nor heard of" for n in NAMES if not group.alive(n)
+        f"; no leader: {n} is not reached at {n}:40911, and has not connected to this node"
+        for n in NAMES
+        if not group.alive(n)
     ]
     assert group.says(name) == "".join(
-        [f"entries {text} are rotten and wait for repair from a peer", *absent]
+        [f"entries {text} are corrupt and wait for repair from a peer", *absent]
     )
     status = group.nodes[name].status()
     assert status["faulty"] == [list(one) for one in ranges] and status["faulty_entries"] == 3
     log = "\n".join(group.world.recent_log)
     for first, last in ranges:
-        assert f"entries are rotten: to be repaired from peers first={first} last={last}" in log
+        assert f"entries are corrupt: they will be repaired from peers first={first} last={last}" in log
 
 
 # Rot of the same entries
@@ -138,7 +140,7 @@ def test_entries_that_all_disks_lost_are_known_to_be_missing_by_their_index(seed
         group.up()
         first, last = max(kept) + 1, max(group.acknowledged)
         for name in NAMES:
-            assert group.says(name) == f"entries {first}..{last} are rotten and wait for repair from a peer"
+            assert group.says(name) == f"entries {first}..{last} are corrupt and wait for repair from a peer"
         assert group.assert_waits() <= kept
         world.kill(NAMES[seed])
         group.put_device(NAMES[seed], whole, "/data/")
@@ -164,7 +166,7 @@ def test_a_log_that_ends_before_what_its_checkpoint_says_elects_nobody(count: in
         group.up()
         for name in gone:
             missing = f"the log ends at {kept}, but {max(group.acknowledged)} was committed"
-            assert group.says(name) == f"{missing}: no vote before a leader has refilled it"
+            assert group.says(name) == f"{missing}: it does not vote until a leader has refilled it"
         answered = group.assert_waits()
         assert count == 2 or max(answered) <= kept
         for name in NAMES:

@@ -165,7 +165,7 @@ def test_a_failed_write_ends_the_node_and_it_comes_back_refilled(
         group.append(group.await_leader(), [b"perhaps"] * 5)
         world.run_until(lambda: not group.alive(victim), 5)
         assert group.failures[victim].exit_code == EXIT_STORE
-        assert "does not vote before a leader has refilled it" in group.failures[victim].reason
+        assert "does not vote until a leader has refilled it" in group.failures[victim].reason
         assert f"/store/dledger-{victim}/poisoned" in group.disk(victim).files("/store")
         group.fill(30)
         group.start(victim)

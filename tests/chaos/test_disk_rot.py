@@ -108,7 +108,7 @@ def test_rot_of_the_last_entries_is_never_taken_for_a_torn_tail(what: str) -> No
         assert node.log.last_index == last
         assert list(node.log.faulty) == [(last - 1, last)]
         assert not node.elector.may_stand and node.elector.may_vote
-        assert any("rotten" in reason for reason in node.status()["reasons"])
+        assert any("corrupt" in reason for reason in node.status()["reasons"])
         world.heal()
         group.settle()
 
@@ -254,7 +254,7 @@ def test_a_segment_that_goes_away_under_a_node_is_said_and_made_anew_by_a_start(
         group.disk(victim).lose(f"/store/dledger-{victim}/data/{0:020d}")
         world.run_until(lambda: victim in group.failures, 15)
         failure = group.failures[victim]
-        assert failure.exit_code == EXIT_START and "is gone" in failure.reason
+        assert failure.exit_code == EXIT_START and "was removed" in failure.reason
         world.run_until(lambda: not group.alive(victim), 1)
         group.start(victim)
         group.settle()

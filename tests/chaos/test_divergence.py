@@ -96,7 +96,10 @@ def test_a_follower_whose_last_entry_has_other_content_ends() -> None:
         beyond = group.append(group.await_leader(), [b"does not continue"])
         world.run_until(lambda: not group.alive(victim), 10)
         failure = group.failures[victim]
-        assert f"entry {last} has the leader's term" in failure.reason and "other content" in failure.reason
+        assert (
+            f"entry {last} has the same term as the leader's" in failure.reason
+            and "different content" in failure.reason
+        )
         assert failure.exit_code == EXIT_BUG
         assert len([one for one in answers if one.code == Code.INCONSISTENT_STATE]) == CHAIN_STRIKES - 1
         assert all(answer.stored <= last for answer in answers), "nothing of it was acknowledged"
@@ -144,7 +147,7 @@ def test_a_push_over_entries_that_have_other_content_ends_the_follower(beyond: b
         push(group, leader, victim, entries)
         world.run_until(lambda: not group.alive(victim), 5)
         failure = group.failures[victim]
-        assert f"entry {last} has the leader's term but another content" in failure.reason
+        assert f"entry {last} has the same term as the leader's but different content" in failure.reason
         assert failure.exit_code == EXIT_BUG
         assert answers == [], "nothing was acknowledged"
         assert end_of(log) == before and group.bytes_of(victim, last) == entry(last)

@@ -150,7 +150,7 @@ def test_answers_that_clients_do_not_take_have_a_bound(monkeypatch: pytest.Monke
         world.spawn("client", main)
         world.run_until(lambda: world.nodes["client"].process is None, 20)
         assert limit - 2 * size < max(most) <= limit + size
-        assert "do not take" in said[0] and unsent.bytes == 0
+        assert "have not read" in said[0] and unsent.bytes == 0
         assert group.leader() == leader
 
 
@@ -351,5 +351,5 @@ def test_a_body_that_no_node_takes_is_not_sent(size: int) -> None:
         asked = Answering(world, "n0", serves)
         world.run_for(0.1)
         told = ask(world, lambda client: client.append(bytes(size)), ("n0",))
-        assert told == f"failed: body of {size} bytes: at most {MAX_BODY}"
+        assert told == f"failed: the body has {size} bytes; the limit is {MAX_BODY}"
         assert CLIENT_REQUEST not in asked.frames

@@ -39,7 +39,7 @@ def test_a_new_node_says_who_is_missing() -> None:
         for name in NAMES[:2]:
             group.start(name)
         world.run_for(5)
-        wanted = ["n2 is not reached at n2:40911, nor heard of"]
+        wanted = ["n2 is not reached at n2:40911, and has not connected to this node"]
         assert group.waits_for("n0") == group.waits_for("n1") == wanted
         assert not any("no group yet" in line for line in world.recent_log), "they may just be starting"
         world.run_for(60)

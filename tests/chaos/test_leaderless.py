@@ -11,7 +11,10 @@ from dledger.commands.recover import force_single
 from dledger.host import Role
 from dledger.runtime.env import Env
 
-ADMIT = "no leader: this node waits for one that admits it, as no voter is recorded with its store"
+ADMIT = (
+    "no leader: the group has not recorded this store for any voter; this node waits for a "
+    "leader that admits it"
+)
 
 
 def reasons(group: MemberGroup | DiskGroup, name: str) -> list[str]:
@@ -41,7 +44,7 @@ def test_two_of_three_that_are_wiped_and_the_third_say_that_no_leader_comes() ->
         world.run_for(6)
         for name in group.founders:
             (text,) = [reason for reason in reasons(group, name) if reason != ADMIT]
-            assert "the stores of n1, n2 are blank or restored" in text and "Needed: 1 of" in text
+            assert "the stores of n1, n2 are empty or restored" in text and "Needed: 1 of" in text
             assert "recover --force-single" in text and "docs/howto/lost-majority.md" in text
             assert (ADMIT in reasons(group, name)) is (name in old)
         world.power_cut("n1")
@@ -63,7 +66,9 @@ def test_one_blank_store_waits_for_its_leader_and_says_so() -> None:
         world.run_for(8)
         assert ADMIT in reasons(group, "n2") and ADMIT not in reasons(group, "n0")
         for name in ("n0", "n2"):
-            assert "no leader: n1 is not reached at n1:40911, nor heard of" in reasons(group, name)
+            assert "no leader: n1 is not reached at n1:40911, and has not connected to this node" in reasons(
+                group, name
+            )
             assert not any("recover" in reason for reason in reasons(group, name)), "n1 may come back"
         group.start("n1")
         group.await_leader()
@@ -107,10 +112,16 @@ def test_a_node_with_another_flush_mode_says_who_refuses_it() -> None:
         ]
         world.kill("n1")
         world.run_for(2)
-        assert reasons(group, "n0")[0] == "no leader: n1 is not reached at n1:40911, nor heard of"
+        assert (
+            reasons(group, "n0")[0]
+            == "no leader: n1 is not reached at n1:40911, and has not connected to this node"
+        )
         world.power_cut("n2")  # a machine that is off does not even refuse
         world.run_for(20)
-        assert reasons(group, "n0")[1] == "no leader: n2 is not reached at n2:40911, nor heard of"
+        assert (
+            reasons(group, "n0")[1]
+            == "no leader: n2 is not reached at n2:40911, and has not connected to this node"
+        )
         world.kill("n0")
         for name in group.founders:
             group.start(name, sync_flush=False)
@@ -129,7 +140,7 @@ def test_a_node_that_was_removed_while_it_was_down_says_so() -> None:
         group.start(gone)
         world.run_for(3)
         told = reasons(group, gone)
-        assert len(told) == 2 and all(f"refuses this node: {gone} is no member" in text for text in told)
+        assert len(told) == 2 and all(f"refuses this node: {gone} is not a member" in text for text in told)
         assert all("it was removed, or must be added" in text for text in told)
 
 
@@ -164,7 +175,7 @@ def test_an_old_member_beside_a_recovered_one_says_that_it_is_of_another_cluster
         assert group.leader() == "n0" and not reasons(group, "n0")
         told = reasons(group, "n1")
         assert "no leader: n0 at n0:40911 refuses this node: n1 belongs to cluster" in told[0]
-        assert told[1:] == ["no leader: n2 is not reached at n2:40911, nor heard of"]
+        assert told[1:] == ["no leader: n2 is not reached at n2:40911, and has not connected to this node"]
 
 
 def test_another_node_at_a_peers_address_is_named() -> None:
@@ -179,4 +190,6 @@ def test_another_node_at_a_peers_address_is_named() -> None:
             "no group yet: this node refuses n1 at n2:40911: "
             "n1 was dialled, but n2 answers: check dLegerPeers"
         ]
-        assert reasons(group, "n2") == ["no group yet: n1 is not reached at n1:40911, nor heard of"]
+        assert reasons(group, "n2") == [
+            "no group yet: n1 is not reached at n1:40911, and has not connected to this node"
+        ]

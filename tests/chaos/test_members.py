@@ -237,7 +237,7 @@ def test_a_learner_stays_one_until_it_is_promoted() -> None:
         world.run_until(lambda: group.nodes["n3"].applied_index >= index, 3)
         again = group.command(lambda client: client.add_member("n3", "n3:40911", stays=True))
         assert again < index, "as it is: nothing to do"
-        with pytest.raises(RequestFailed, match="n3 is a learner that stays one: promote it"):
+        with pytest.raises(RequestFailed, match="n3 is already a permanent learner: promote it"):
             group.command(lambda client: client.add_member("n3", "n3:40911"))
         # It counts for nothing: with both other voters gone nothing is committed.
         for name in group.founders:
@@ -262,7 +262,7 @@ def test_a_node_that_no_configuration_names_is_refused() -> None:
         world.run_for(3.0)
         assert group.nodes["n3"].members.identity.cluster == "", "it could not join"
         assert group.nodes[leader].membership.others == tuple(n for n in group.founders if n != leader)
-        assert any("n3 is no member of group g0" in line for line in world.recent_log)
+        assert any("n3 is not a member of group g0" in line for line in world.recent_log)
 
 
 def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
@@ -276,20 +276,21 @@ def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
                 group.command(work)  # type: ignore[arg-type]
             assert error.value.code is code
 
-        refused(lambda client: client.remove_member("n9"), "n9 is no member")
-        refused(lambda client: client.promote_member("n1"), "a voter already")
-        refused(lambda client: client.add_member("n1", "n9:40911"), "a member already")
+        refused(lambda client: client.remove_member("n9"), "n9 is not a member")
+        refused(lambda client: client.promote_member("n1"), "already a voter")
+        refused(lambda client: client.add_member("n1", "n9:40911"), "already a member")
         refused(lambda client: client.add_member("n9", "n1:40911"), "the address of n1")
         refused(lambda client: client.add_member("n9", "nowhere"), "expected host:port")
-        refused(lambda client: client.add_member("../x", "n9:40911"), "one letter and digits")
-        refused(lambda client: client.prefer(["n9"]), "n9 is no member")
-        refused(lambda client: client.transfer("n9"), "no voter", Code.UNKNOWN_MEMBER)
+        refused(lambda client: client.add_member("../x", "n9:40911"), "one letter with digits")
+        refused(lambda client: client.prefer(["n9"]), "n9 is not a member")
+        refused(lambda client: client.transfer("n9"), "not a voter", Code.UNKNOWN_MEMBER)
         group.command(lambda client: client.add_member("n9", "n9:40911"))  # not started
         refused(lambda client: client.promote_member("n9"), "not connected")
         refused(
-            lambda client: client.add_member("n9", "n9:40911", stays=True), "n9 is being added as a voter"
+            lambda client: client.add_member("n9", "n9:40911", stays=True),
+            "n9 is already being added as a voter",
         )
-        refused(lambda client: client.add_member("n1", "n1:40911", stays=True), "n1 is a voter already")
+        refused(lambda client: client.add_member("n1", "n1:40911", stays=True), "n1 is already a voter")
         assert (
             group.command(lambda client: client.add_member("n9", "n9:40911")) >= 0
         )  # as it is: nothing to do
@@ -495,7 +496,7 @@ def test_a_transfer_after_which_nobody_is_known_to_lead_says_so() -> None:
         target = next(name for name in group.founders if name != leader)
         _, error = transfer_without_votes(group, target, silent=group.founders)
         assert error is not None and error.code is Code.TERM_CHANGED
-        assert "who leads now is not known yet" in str(error)
+        assert "the new leader is not known yet" in str(error)
         group.settle(group.founders)
 
 

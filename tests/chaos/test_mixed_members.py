@@ -19,8 +19,8 @@ from dledger.messages import Code
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 
 TOO_OLD = (
-    "{} was not seen, or its program is too old to read the new configuration: start or upgrade it, "
-    "or remove it first (with --force where several are gone)"
+    "{} has not connected, or its version cannot read the new configuration: start or upgrade it, "
+    "or remove it first (with --force if several are gone)"
 )
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 

@@ -131,7 +131,7 @@ def test_a_new_kind_of_entry_waits_for_all_voters(monkeypatch: pytest.MonkeyPatc
         node = group.nodes[leader]
         before, appender = node.log.last_index, node.appender
         assert appender is not None
-        with pytest.raises(ValueError, match="entries of kind 100 are not written before all voters"):
+        with pytest.raises(ValueError, match="entries of kind 100 cannot be written yet, as a voter"):
             appender.add((b"too early",), 9, UNKNOWN_KIND)
         group.run_for(0.3)
         assert node.log.last_index == before

@@ -53,7 +53,7 @@ def test_start_stop_and_pid(process: ManagedProcess) -> None:
 
 def test_a_running_process_is_not_started_twice(process: ManagedProcess) -> None:
     process.start()
-    with pytest.raises(ProcessError, match="runs already"):
+    with pytest.raises(ProcessError, match="is already running"):
         process.start()
 
 

@@ -428,7 +428,7 @@ def test_a_leader_says_whom_it_cannot_bring_up() -> None:
         scene.start(victim)
         node = scene.group.nodes[leader]
         world.run_until(lambda: node.status()["statements"], 20)
-        assert f"{victim} is behind entry {node.log.first_index}" in str(node.status()["statements"])
+        assert f"{victim} needs entries before {node.log.first_index}" in str(node.status()["statements"])
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])

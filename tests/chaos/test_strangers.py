@@ -473,7 +473,7 @@ def test_what_changes_the_group_is_refused_from_elsewhere(
                         await call
                         answers.append(None)
                     except RequestFailed as failed:
-                        assert "from members' addresses only" in str(failed)
+                        assert "from the addresses of members" in str(failed)
                         answers.append(failed.code)
 
         world.node("stranger")

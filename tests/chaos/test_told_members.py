@@ -51,7 +51,7 @@ def test_a_node_outside_of_the_group_and_the_leader_name_the_command_that_admits
         group.await_leader()
         world.run_for(10)
         (outside,) = reasons(group, "n1")
-        assert "no member of the group" in outside and "`dledger member add n1 n1:40911`" in outside
+        assert "not a member of the group" in outside and "`dledger member add n1 n1:40911`" in outside
         (known,) = statements(group, "n0")
         assert known.startswith("dLegerPeers names n1, but the group's members are n0")
         assert "`dledger member add n1 n1:40911`" in known

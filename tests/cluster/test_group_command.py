@@ -133,5 +133,5 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     port = str(find_base_port(start=17000))
     size = str(64 * 1024 * 1024)
     code, _, error = cluster("start", tmp_path / "big", "--base-port", port, "--segment-mb", size)
-    assert (code, "MiB wanted" in error) == (1, True)
+    assert (code, "MiB need" in error) == (1, True)
     assert cluster("explode", tmp_path)[0] == 2

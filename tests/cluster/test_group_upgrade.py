@@ -116,7 +116,7 @@ def test_a_broker_that_meets_a_newer_operation_ends_with_what_to_do(tmp_path: Pa
         start(group, back, newer=False)
         assert process(group, back).wait_gone(20)
         assert process(group, back).exit_code() == 78
-        assert "the operation 'note' is not known to this program" in process(group, back).tail()
+        assert "does not know the operation 'note'" in process(group, back).tail()
         assert "start this node with the version that the other members run" in said(group, back)
         start(group, back, newer=True)
         group.wait_caught_up()

@@ -72,7 +72,7 @@ def test_of_a_file_of_an_older_program_everything_stays(conf: Path) -> None:
 
 def test_a_file_that_cannot_be_read_stays_as_it_is(conf: Path) -> None:
     conf.write_text("nonsense\n", encoding="utf-8")
-    assert "kept as it is" in write_conf(conf, FIRST)
+    assert "stays as it is" in write_conf(conf, FIRST)
     assert conf.read_text(encoding="utf-8") == "nonsense\n"
 
 

@@ -222,7 +222,7 @@ def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert told.pop() in str(error.value) and not told
         return str(error.value)
 
-    assert "no leader serves" in wait(None, {})
+    assert "no leader is serving" in wait(None, {})
     assert f"n1 leads, but no NameServer answers ({ELSEWHERE}: silent)" in wait("n1", None)
     known = {"broker-a": {"0": "h:1"}, "broker-c": {"0": "h:2"}}
     assert "does not know broker-b (it knows broker-a, broker-c)" in wait("n1", known)

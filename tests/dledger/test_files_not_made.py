@@ -111,7 +111,7 @@ def test_a_file_that_could_not_be_made_leaves_a_store_that_is_well(
 ) -> None:
     failed = end_of(one, Refusing(operation, pattern, number), prepared)
     assert failed.exit_code == EXIT_START
-    assert "the store is well" in failed.reason
+    assert "the store is intact" in failed.reason
     assert not (one.root / "dledger-n0" / POISONED_FILE).exists()
     assert one.run("n0"), "mended: it leads"
 
@@ -121,7 +121,7 @@ def test_a_write_that_failed_leaves_the_marker_and_says_so(number: int, one: One
     failed = end_of(one, Refusing("write", "/data/0", number), 0)
     assert failed.exit_code == EXIT_STORE
     assert POISONED_FILE in failed.reason
-    assert "does not vote before a leader has refilled it" in failed.reason
+    assert "does not vote until a leader has refilled it" in failed.reason
     assert (one.root / "dledger-n0" / POISONED_FILE).exists()
 
 

@@ -216,5 +216,5 @@ def test_ids_that_are_printed_of_imported_messages_find_them(tmp_path: Path) -> 
             (place.host, place.physical_offset + 1),
             (b"\x7f\0\0\x09\0\0\0\x09", place.physical_offset),
         ):
-            with pytest.raises(BrokerRefused, match="no message of orders with the id"):
+            with pytest.raises(BrokerRefused, match="the topic orders has no message with the id"):
                 asyncio.run(find(encode_message_id(host, offset)))

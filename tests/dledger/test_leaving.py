@@ -71,7 +71,7 @@ def test_a_leader_that_leaves_does_not_count_itself() -> None:
     leader.set_members(["n1", "n2"], ["n1", "n2"])
     leader.extended()
     leader.response("n1", stored(1))
-    assert leader.commit_index == 0, "n1 and n0 are no majority of n1 and n2"
+    assert leader.commit_index == 0, "n1 and n0 are not a majority of n1 and n2"
     leader.response("n2", stored(1))
     assert leader.commit_index == 1
 
@@ -113,4 +113,4 @@ def test_a_leader_that_leaves_needs_a_majority_of_those_who_stay() -> None:
     for now in (1.5, 2.0, 2.5, 3.0):
         node.peer_active("n1", now)
         node.tick(now)
-    assert node.role is Role.LEARNER, "n1 and n0 are no majority of n1 and n2"
+    assert node.role is Role.LEARNER, "n1 and n0 are not a majority of n1 and n2"

@@ -476,7 +476,7 @@ def test_rot_is_never_handed_out(tmp_path: Path, pristine: Path) -> None:
         assert log.durable_index == 299, "what is not there is not acknowledged"
         pos, size = log.locate(300)
         assert log.view(pos, size) is None
-        with pytest.raises(Exception, match="rotten"):
+        with pytest.raises(Exception, match="corrupt"):
             await log.read(pos, size)
 
     use(directory, work)

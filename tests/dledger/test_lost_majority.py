@@ -61,9 +61,9 @@ def test_who_is_blank_and_who_must_be_refilled_is_named(
     voters: tuple[str, ...], states: tuple[str, ...], blank: str, refill: str, needed: int
 ) -> None:
     text = told(voters, *states)
-    assert (f"the stores of {blank} are blank" in text) is bool(blank)
+    assert (f"the stores of {blank} are empty" in text) is bool(blank)
     assert (f"{refill} must be refilled" in text) is bool(refill)
-    assert f"no majority of {', '.join(voters)}. Needed: {needed} of their old stores" in text
+    assert f"not a majority of {', '.join(voters)}. Needed: {needed} of their old stores" in text
     assert "recover --force-single" in text
 
 

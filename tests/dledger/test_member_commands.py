@@ -66,7 +66,7 @@ def test_a_group_is_told_what_to_do(
             assert "preferred: n3" in await run("prefer", "n3")
             assert "each node's own setting" in await run("prefer", "--reset")
             await group.append([b"without the first"])
-            with pytest.raises(RequestFailed, match="no member") as error:
+            with pytest.raises(RequestFailed, match="not a member") as error:
                 await run("member", "remove", first)
             assert error.value.code is Code.CONFIG_REFUSED
             node: Node = group.nodes["n3"]

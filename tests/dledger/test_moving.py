@@ -551,7 +551,7 @@ def test_another_import_does_not_go_on_with_it(tmp_path: Path) -> None:
     last.write_bytes(last.read_bytes())
     with pytest.raises(MovingFailed, match="has changed since the import began"):
         take_over(asked)
-    assert "an import into this directory was begun" in foreign_store(
+    assert "an import into this directory is not finished" in foreign_store(
         FILES, str(tmp_path / "n1"), str(tmp_path / "n1" / "dledger-n1")
     )
 

@@ -335,7 +335,7 @@ def test_reads_that_wait_are_bounded_and_forgotten_when_their_time_is_over(
         bench.applied_index = 3
         for _ in range(4):
             batch = [bench.ask(0.01) for _ in range(50)]
-            with pytest.raises(ReadRefused, match="50 reads wait already"):
+            with pytest.raises(ReadRefused, match="50 reads are already waiting"):
                 bench.ask(0.01)
             await turn()
             bench.answer("n1", bench.elector.round)

@@ -300,7 +300,7 @@ def test_a_segment_without_room_for_the_entry_is_closed_first(tmp_path: Path, po
 
 def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     files = production_env("x").files
-    with pytest.raises(StoreUnreadable, match="one dledger-<id> directory is wanted, found: none"):
+    with pytest.raises(StoreUnreadable, match="expected one dledger-<id> directory, found: none"):
         node_directory(files, str(tmp_path))
     for group in ("blue", "green"):
         (tmp_path / group / "dledger-n0").mkdir(parents=True)
@@ -308,7 +308,7 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreUnreadable, match=f"found: none; one is in {where} "):
         node_directory(files, str(tmp_path))
     (tmp_path / "dledger-n0").mkdir()
-    with pytest.raises(StoreUnreadable, match="is it a store"):
+    with pytest.raises(StoreUnreadable, match="is this a store directory"):
         read_identity(files, node_directory(files, str(tmp_path)))
     (tmp_path / "dledger-n1").mkdir()
     with pytest.raises(StoreUnreadable, match="found: dledger-n0, dledger-n1"):

@@ -142,7 +142,7 @@ def test_a_flipped_bit_changes_nothing_or_is_told(store: Store, kind: str) -> No
         for place in range(0, size, max(1, size // FLIPS)):
             damage = partial(flip, name, place)
             if kind in REFUSED:
-                with pytest.raises(NodeFailed, match=r"begins cannot|identity") as told:
+                with pytest.raises(NodeFailed, match=r"beginning of the log cannot|identity") as told:
                     store.opened(damage)
                 assert told.value.exit_code == EXIT_STORE and "delete this node's store" in str(told.value)
             else:

@@ -193,7 +193,7 @@ def test_a_leader_that_steps_down_knows_why() -> None:
     ways: dict[str, Callable[[Elector], object]] = {
         "no contact to a quorum": lambda node: node.tick(9.0),
         "higher term": lambda node: node.receive("n1", Heartbeat(node.term + 1, "n1"), 1.2),
-        "it handed leadership over": lambda node: (
+        "it transferred leadership": lambda node: (
             node.hand_over("n1"),
             node.receive("n1", VoteRequest(node.term + 1, "n1", 10, 3, transfer=True), 1.2),
         ),

@@ -190,7 +190,7 @@ def test_serve_over_tls_from_a_configuration_file(serving: Serving) -> None:
             "dLegerPeers: n1: 'n1..example.com'",
         ),
         (("--group", "g", "--bind", "a..b"), "bindAddress: 'a..b' is neither"),
-        (("--group", "g", "--tls-cert", "x"), "all or none"),
+        (("--group", "g", "--tls-cert", "x"), "must all be set, or none"),
         (("--group", "g", "--tls-cert", "x", "--tls-key", "x", "--tls-ca", "x"), "TLS files cannot be used"),
         (("--group", "g", "--config", "nowhere"), "no such file"),
     ],

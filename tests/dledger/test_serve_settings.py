@@ -85,10 +85,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("dLegerGroup=solo # mine", "dLegerGroup: 'solo # mine': a name has neither blanks nor '#'"),
-        ("dLegerGroup=solo#mine", "dLegerGroup: 'solo#mine': a name has"),
-        ("dLegerGroup=blue;dark green", "dLegerGroup: 'dark green': a name has"),
-        ("dLegerSelfId=n0 # this one", "dLegerSelfId: 'n0 # this one': a name has"),
+        ("dLegerGroup=solo # mine", "dLegerGroup: 'solo # mine': a name may not have blanks or '#'"),
+        ("dLegerGroup=solo#mine", "dLegerGroup: 'solo#mine': a name may not have"),
+        ("dLegerGroup=blue;dark green", "dLegerGroup: 'dark green': a name may not have"),
+        ("dLegerSelfId=n0 # this one", "dLegerSelfId: 'n0 # this one': a name may not have"),
         ("dLegerSelfId=n9", "dLegerSelfId 'n9' is not in dLegerPeers"),
         ("storePathRootDir=/store # large", "storePathRootDir: '/store # large': ' #' in a path"),
         ("segmentPoolSize=-1", "segmentPoolSize: -1: expected 0 to 1024"),
@@ -97,7 +97,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("dLegerPeers=n0", "dLegerPeers: 'n0': expected id-host:port"),
         ("dLegerPeers=;", "dLegerPeers is empty"),
         ("bindAddress=a..b", "bindAddress: 'a..b' is neither"),
-        ("tls.peer.certPath=x", "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none"),
+        ("tls.peer.certPath=x", "tls.peer.certPath, tls.peer.keyPath and tls.peer.trustCertPath must "
+                "all be set"),
         ("deleteWhen=04", "deleteWhen has no effect"),
     ],
 )  # fmt: skip
@@ -117,7 +118,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, capsys: pytest.Cap
         "dLegerGroup=a\ndLegerGroup=b\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\nstorePathRootDir=s\n"
     )
     said = refusal(capsys, "--config", str(path))
-    assert said == f"serve: {path}, line 2: the key 'dLegerGroup' was already set at {path}, line 1\n"
+    assert said == f"serve: {path}, line 2: the key 'dLegerGroup' is already set at {path}, line 1\n"
 
 
 def test_what_an_option_says_is_no_line_of_the_file(

@@ -232,9 +232,9 @@ def test_clients_of_a_group_pass_over_a_machine_where_its_node_ended(machines: M
     )
     appended = [int(result) for result in results[:6]]
     assert appended == sorted(dict.fromkeys(appended)), "each once"
-    assert results[6].startswith("failed: remove changes the group: it is taken from this machine")
+    assert results[6].startswith("failed: remove changes the group: it is accepted only from this machine")
     assert int(results[7]) >= appended[-1]
-    assert results[8] == "failed: the node of group 'blue' has failed: its log says why"
+    assert results[8] == "failed: the node of group 'blue' has failed: see its log"
     assert machines.nodes["n1", "green"].status()["voters"] == list(MACHINES), "the other group goes on"
 
 
@@ -245,4 +245,4 @@ def test_a_client_of_no_group_at_the_port_is_told_which_there_are(machines: Mach
     assert "no group 'red' at this port; there are: blue, green" in results[0]
     assert "unknown" not in results[0]
     results = machines.ask(None, lambda client: client.remove_member("n1"), timeout_s=1.0)
-    assert "no group is named; there are: blue, green (name one: --group)" in results[0]
+    assert "no group is named; there are: blue, green (name one with --group)" in results[0]

@@ -417,7 +417,7 @@ def test_the_chain_goes_on_behind_a_snapshot_and_is_checked(tmp_path: Path) -> N
     async def works(log: LogStore) -> None:
         assert log.first_index == base.index + 1 and log.last_index == 199
 
-    with pytest.raises(Exception, match="damaged at index"):
+    with pytest.raises(Exception, match="corrupt at entry"):
         use(tmp_path, never, bases={base.pos: wrong}, begins=base.pos)
     use(tmp_path, works, bases={base.pos: base}, begins=base.pos)
 

@@ -79,8 +79,8 @@ def test_another_id_is_refused_and_nothing_is_made(one: OneNode) -> None:
     with pytest.raises(NodeFailed) as refused:
         one.run("n7")
     assert refused.value.exit_code == EXIT_CONFIG
-    assert "this store is that of n0" in refused.value.reason
-    assert "dLegerSelfId=n7" in refused.value.reason
+    assert "this store belongs to n0" in refused.value.reason
+    assert "dLegerSelfId is n7" in refused.value.reason
     assert sorted(path.name for path in one.root.iterdir()) == before
     one.run("n0")
 
@@ -96,7 +96,7 @@ def test_a_store_that_lost_a_part_is_one_still(lost: str, one: OneNode) -> None:
     with pytest.raises(NodeFailed) as refused:
         one.run("n1")
     assert refused.value.exit_code == EXIT_CONFIG
-    assert "that of n0" in refused.value.reason
+    assert "belongs to n0" in refused.value.reason
 
 
 @pytest.mark.parametrize("node", ["n0", "n7"])
@@ -121,7 +121,7 @@ def test_the_directory_of_a_node_is_no_storepathrootdir(one: OneNode) -> None:
         with pytest.raises(NodeFailed) as refused:
             inner.run(node)
         assert refused.value.exit_code == EXIT_CONFIG
-        assert "storePathRootDir is the directory above it" in refused.value.reason
+        assert "set storePathRootDir to the directory above it" in refused.value.reason
     assert not (inner.root / "dledger-n0").exists()
 
 

@@ -103,7 +103,7 @@ def test_a_clock_that_goes_back_is_not_followed_and_warned_of_once(tmp_path: Pat
         assert seal(session) == [1_000_010] and not told.warnings
         clock.ms -= 1
         assert seal(session) + seal(session) == [1_000_010] * 2
-        assert told.warnings == [("clock is behind the newest record", {"by_ms": 1001})]
+        assert told.warnings == [("the clock is behind the newest record", {"by_ms": 1001})]
         clock.ms += 5000
         assert seal(session) == [1_004_009]
         clock.ms -= 2000

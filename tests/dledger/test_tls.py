@@ -86,13 +86,13 @@ def test_a_group_over_tls_replicates_and_fails_over(tmp_path: Path, ports: list[
     asyncio.run(scenario())
 
 
-MADE_OUT = "the certificate is made out to n1, n1, not to n2 or n2.g"
+MADE_OUT = "the certificate is issued to n1, n1, not to n2 or n2.g"
 WHO_SAYS = {
     "other authority": ("no TLS connection to {}: ", "no TLS connection to {}: "),
     "other node's certificate": ("this node refuses {}: " + MADE_OUT, "{} refuses this node: " + MADE_OUT),
     "no TLS": (
-        "{} closes each connection: no TLS handshake (is TLS, tls.peer.*, set on one side only?)",
-        "{} closes each connection: closed before its hello (is TLS, tls.peer.*, set on one side only?)",
+        "{} closes each connection: no TLS handshake (is TLS, tls.peer.*, enabled on one side only?)",
+        "{} closes each connection: closed before its hello (is TLS, tls.peer.*, enabled on one side only?)",
     ),
 }
 """What n0 says of n2, and n2 of the others."""

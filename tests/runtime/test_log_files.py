@@ -58,7 +58,7 @@ def test_what_was_taken_away_is_made_anew_and_told(what: str, logged: Logged, tm
     else:
         shutil.rmtree(logged.path.parent)
     logged.say("after")
-    assert "made anew" in logged.lines[0]
+    assert "a new file was created" in logged.lines[0]
     assert logged.lines[1:] == ["after"] and not logged.told
 
 

@@ -68,7 +68,7 @@ def test_waiting_on_the_loop_s_own_thread_is_refused() -> None:
     async def inside() -> None:
         thread.run(name_of_thread())
 
-    with pytest.raises(RuntimeError, match="own thread"):
+    with pytest.raises(RuntimeError, match="from the thread of the loop"):
         thread.run(inside())
     called = Waiter()
     thread.call_soon(called.set)
@@ -90,7 +90,7 @@ def test_what_ends_a_program_elsewhere_ends_no_loop_thread(caplog: pytest.LogCap
     with pytest.raises(KeyboardInterrupt):
         thread.run(interrupted(), timeout_s=60)
     assert thread.run(name_of_thread(), timeout_s=60) == "worker loop"
-    assert caplog.text.count("raised on a loop thread") == 2
+    assert caplog.text.count("a callback raised on the loop thread") == 2
     thread.close()
 
 

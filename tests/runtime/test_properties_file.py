@@ -74,5 +74,5 @@ def test_an_edit_keeps_comments_order_and_ends_of_lines(
 
 @pytest.mark.parametrize("value", ["a\nb=1", "a\\", " a", "a\u2028b"])
 def test_a_value_that_is_no_line_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be written into a line"):
+    with pytest.raises(ConfigError, match="cannot be written as one line"):
         edit_properties("a=1\n", {"a": value})

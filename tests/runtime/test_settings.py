@@ -104,8 +104,8 @@ def test_a_line_can_be_continued() -> None:
         ("name=a\nfullRatio=101", r"line 2: fullRatio: 101: expected 10 to 100"),
         ("name=a\nautoCreateTopicEnable=maybe", r"line 2: .*'maybe': expected true or false"),
         ("name=a\nflushDiskType=NEVER", r"line 2: flushDiskType: 'NEVER': expected SYNC or ASYNC"),
-        ("name=a\nothers=b;c d", r"line 2: others: 'c d': a name has neither blanks"),
-        ("name=a\nname=b", r"line 2: the key 'name' was already set at broker.conf, line 1"),
+        ("name=a\nothers=b;c d", r"line 2: others: 'c d': a name may not have blanks"),
+        ("name=a\nname=b", r"line 2: the key 'name' is already set at broker.conf, line 1"),
         ("name=a\njust text here", r"line 2: unknown key 'just'"),
         ("name=a\nword", r"line 2: the key 'word' has no value"),
         ("=5", r"line 1: a key is missing"),
@@ -215,7 +215,7 @@ def test_the_table_of_a_page() -> None:
 def test_paths_and_names_with_a_comment_behind_them_are_refused() -> None:
     assert directory("/my data") == "/my data"
     for text in ("/data # large", "/data\t#large"):
-        with pytest.raises(ValueError, match="a comment has a line of its own"):
+        with pytest.raises(ValueError, match="write a comment on its own line"):
             directory(text)
     for text in ("", "a#b", "a b"):
         with pytest.raises(ValueError):

@@ -6,9 +6,9 @@ Most are observed by the probe. Some are log lines of the product; so these line
 from __future__ import annotations
 
 LINES: tuple[tuple[str, str], ...] = (
-    ("log ends with a torn tail", "torn tail recovered"),
+    ("the log ended with a partly written entry", "torn tail recovered"),
     ("promoted node=", "node promoted"),
-    ("a new one takes its place", "lost store replaced by a new one"),
+    ("its new store replaces it", "lost store replaced by a new one"),
     ("store is refilled", "store refilled"),
     ("log begins later", "a log begins later"),
     ("installing a snapshot", "a snapshot installed"),
@@ -16,7 +16,7 @@ LINES: tuple[tuple[str, str], ...] = (
     ("health now=DISK_FULL", "a disk is full"),
     ("health now=FAULTY", "entries are faulty"),
     ("entries repaired peer=", "entries repaired by a peer"),
-    ("configurations are found at=", "members in doubt until a repair"),
+    ("configurations found at=", "members in doubt until a repair"),
     ("the event loop stood still", "clients were closed after a standstill"),
 )
 """Pairs of a part of a log line and the mark that it reaches."""

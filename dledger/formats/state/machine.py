@@ -59,7 +59,7 @@ class UnknownOperation(Exception):
     """A newer program wrote this operation, and without it the state cannot be known. `op` is its name."""
 
     def __init__(self, op: str) -> None:
-        super().__init__(f"the operation {op!r} is not known to this program")
+        super().__init__(f"this version of the program does not know the operation {op!r}")
         self.op = op
 
 
