@@ -40,7 +40,7 @@ def open_client(env: Env, args: Options) -> DLedgerClient:
     OSError for the TLS files."""
     files = (args.tls_cert, args.tls_key, args.tls_ca)
     if any(files) and not all(files):
-        raise ConfigError("--tls-cert, --tls-key and --tls-ca belong together")
+        raise ConfigError("--tls-cert, --tls-key and --tls-ca must be given together")
     tls = PeerTls(TlsFiles(*files), env.log) if all(files) else None
     return DLedgerClient(env, parse_peers(args.peers), args.timeout, group=args.group, tls=tls)
 
@@ -83,7 +83,7 @@ def serve(env: Env, args: Options, utc_offset_s: int) -> int:
     except NodeFailed as error:
         failures.append(error)
     except asyncio.CancelledError:
-        _say("stopped before everything was in order")
+        _say("stopped before the shutdown was complete")
         return 1
     finally:
         env.workers.close()

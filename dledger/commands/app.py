@@ -40,18 +40,22 @@ _ADMIN = f"{_DECLARED}.admin"
 
 COMMANDS = MappingProxyType(
     {
-        "up": Program(GROUP, "start it, or what of it does not run", f"{_GROUP}:up"),
-        "status": Program(GROUP, "who leads, how far each node is", f"{_GROUP}:status"),
-        "kill-leader": Program(GROUP, "SIGKILL the leader", f"{_GROUP}:kill_leader"),
-        "restart": Program(GROUP, "bring back what is down", f"{_GROUP}:restart"),
-        "down": Program(GROUP, "stop it; the data stays", f"{_GROUP}:down"),
+        "up": Program(GROUP, "start a group, or the parts of it that are down", f"{_GROUP}:up"),
+        "status": Program(GROUP, "show the leader, and how far each node is", f"{_GROUP}:status"),
+        "kill-leader": Program(GROUP, "kill the leader (SIGKILL)", f"{_GROUP}:kill_leader"),
+        "restart": Program(GROUP, "start the parts that are down", f"{_GROUP}:restart"),
+        "down": Program(GROUP, "stop the group; its data stays", f"{_GROUP}:down"),
         "broker": Program(SERVERS, "run a broker", f"{_DECLARED}.servers:BROKER"),
         "namesrv": Program(SERVERS, "run a NameServer", f"{_DECLARED}.servers:NAMESRV"),
-        "serve": Program(SERVERS, "run a node of a log without a broker", f"{_LOG}:SERVE"),
+        "serve": Program(SERVERS, "run a node of a replicated log, without a broker", f"{_LOG}:SERVE"),
         "topic": Program(MESSAGES, "list, show, create, update, delete topics", f"{_ADMIN}.topic:TOPIC"),
-        "group": Program(MESSAGES, "the same of consumer groups", f"{_ADMIN}.group:GROUP"),
+        "group": Program(
+            MESSAGES, "list, show, create, update, delete consumer groups", f"{_ADMIN}.group:GROUP"
+        ),
         "message": Program(MESSAGES, "find, show, send, redeliver messages", f"{_ADMIN}.message:MESSAGE"),
-        "offset": Program(MESSAGES, "where groups stand: show, reset, clone", f"{_ADMIN}.offset:OFFSET"),
+        "offset": Program(
+            MESSAGES, "show, reset, clone offsets of consumer groups", f"{_ADMIN}.offset:OFFSET"
+        ),
         "produce": Program(
             MESSAGES, "send lines, JSON lines or CSV as messages", f"{_DECLARED}.messages:PRODUCE"
         ),
@@ -60,37 +64,39 @@ COMMANDS = MappingProxyType(
         ),
         "admin": Program(
             ADMINISTRATION,
-            "topics, groups, messages, offsets, brokers, accounts",
+            "manage topics, groups, messages, offsets, brokers, accounts",
             f"{_ADMIN}.cli:ADMIN",
         ),
         "mqadmin": Program(
-            ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_DECLARED}.mqadmin.program:MQADMIN"
+            ADMINISTRATION, "the mqadmin commands of RocketMQ", f"{_DECLARED}.mqadmin.program:MQADMIN"
         ),
         "completion": Program(
-            ADMINISTRATION, "have a shell complete all of these", "dledger.commands.completion:completion"
+            ADMINISTRATION, "let a shell complete these commands", "dledger.commands.completion:completion"
         ),
         "append": Program(LOG, "append one entry to a group's log", f"{_LOG}:APPEND"),
         "get": Program(LOG, "read one committed entry", f"{_LOG}:GET"),
         "member": Program(LOG, "list, add, remove or promote members", f"{_LOG}:MEMBER"),
-        "transfer": Program(LOG, "hand leadership over", f"{_LOG}:TRANSFER"),
-        "prefer": Program(LOG, "say who should lead", f"{_LOG}:PREFER"),
-        "delete-before": Program(LOG, "retention by hand", f"{_LOG}:DELETE_BEFORE"),
+        "transfer": Program(LOG, "transfer leadership", f"{_LOG}:TRANSFER"),
+        "prefer": Program(LOG, "set the preferred leaders", f"{_LOG}:PREFER"),
+        "delete-before": Program(LOG, "remove old segments by hand", f"{_LOG}:DELETE_BEFORE"),
         "dump": Program(LOG, "list the entries of a store directory", f"{_LOG}:DUMP"),
         "backup": Program(LOG, "copy a store while its node runs", f"{_LOG}:BACKUP"),
         "recover": Program(
-            LOG, "go on after the loss of a majority, or end a forged term", f"{_LOG}:RECOVER"
+            LOG, "continue after the loss of a majority, or reset a forged term", f"{_LOG}:RECOVER"
         ),
-        "import": Program(LOG, "make a group of a store of Apache's", f"{_DECLARED}.moving:IMPORT"),
-        "export": Program(LOG, "make stores of Apache's of one of ours", f"{_DECLARED}.moving:EXPORT"),
+        "import": Program(LOG, "make a group from a store of Apache RocketMQ", f"{_DECLARED}.moving:IMPORT"),
+        "export": Program(
+            LOG, "make stores for Apache RocketMQ from one of ours", f"{_DECLARED}.moving:EXPORT"
+        ),
         "mirror": Program(LOG, "copy topics to another cluster while both run", f"{_DECLARED}.moving:MIRROR"),
         "verify": Program(CHECKS, "check one store directory", f"{_DECLARED}.checks:VERIFY"),
-        "audit": Program(
-            CHECKS, "check store directories, and compare replicas", f"{_DECLARED}.checks:AUDIT"
+        "audit": Program(CHECKS, "check store directories and compare replicas", f"{_DECLARED}.checks:AUDIT"),
+        "spark": Program(CHECKS, "audits, and jobs over topics, on Spark", f"{_DECLARED}.checks:SPARK"),
+        "sim": Program(TRIALS, "simulate groups under faults", f"{_DECLARED}.trials:SIMULATION"),
+        "chaos": Program(
+            TRIALS, "simulations, mutants, and faults in real processes", f"{_DECLARED}.trials:CHAOS"
         ),
-        "spark": Program(CHECKS, "the same, and jobs over topics, on Spark", f"{_DECLARED}.checks:SPARK"),
-        "sim": Program(TRIALS, "simulated groups under faults", f"{_DECLARED}.trials:SIMULATION"),
-        "chaos": Program(TRIALS, "kill, replace and simulate", f"{_DECLARED}.trials:CHAOS"),
-        "bench": Program(TRIALS, "measure a running group", f"{_DECLARED}.bench:BENCH"),
+        "bench": Program(TRIALS, "measure a running group, and its parts", f"{_DECLARED}.bench:BENCH"),
     }
 )
 """The sub-commands in the order of `dledger --help`."""

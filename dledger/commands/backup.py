@@ -91,7 +91,7 @@ async def backup(env: Env, store: str, to: str, node: str | None = None) -> Back
     identity = await run(Lane.DISK, read_identity, files, source)
     target = f"{to.rstrip('/')}/dledger-{node or identity.node}"
     if await run(Lane.DISK, files.exists, target):
-        raise BackupFailed(f"{target} is there already")
+        raise BackupFailed(f"{target} already exists: choose another directory")
     try:
         return await _copied(env, source, to, target, identity, node)
     except OSError:  # half a copy is of no use, and it may hold the last room there is
@@ -131,7 +131,7 @@ async def _copied(
             min(copy.committed, log.last_index),
         )
     await run(Lane.DISK, files.rmtree, f"{target}.tmp")
-    raise BackupFailed(f"the store changed under {ATTEMPTS} attempts, or is damaged: {problem}")
+    raise BackupFailed(f"the store changed during {ATTEMPTS} attempts, or it is damaged: {problem}")
 
 
 class _Copy:
@@ -173,7 +173,9 @@ class _Copy:
         finally:
             self._close(self.directory)
         if log.last_index < wanted:
-            raise _Changed(f"the log could be read up to {log.last_index} of {wanted}: {log.stopped_by}")
+            raise _Changed(
+                f"the log could be read only up to entry {log.last_index} of {wanted}: {log.stopped_by}"
+            )
         return log
 
     def _close(self, under: str) -> None:
@@ -220,13 +222,13 @@ class _Copy:
             try:
                 self._copy_directory(f"{source}/{name}", f"{target}/{name}")
             except FileNotFoundError as error:
-                raise _Changed(f"snapshot {name} went away") from error
+                raise _Changed(f"snapshot {name} was removed meanwhile") from error
             damage = _damage_of(files, f"{target}/{name}")
             if not damage:
                 copied.append(name)
                 continue
             if int(name) == log.begin_pos:
-                raise _Changed(f"the snapshot that the log begins at is damaged: {damage}")
+                raise _Changed(f"the snapshot at the beginning of the log is damaged: {damage}")
             files.rmtree(f"{target}/{name}")
             gone = f"{target}/{name}"
             self.directories = [path for path in self.directories if not f"{path}/".startswith(f"{gone}/")]
@@ -234,7 +236,9 @@ class _Copy:
         if copied:
             self.directories.append(target)
         if log.begin_pos > 0 and segment_name(log.begin_pos) not in copied:
-            raise _Changed(f"the log begins at {log.begin_pos}, and there is no snapshot for it")
+            raise _Changed(
+                f"the log begins at byte {log.begin_pos}, and there is no snapshot for that position"
+            )
 
     def _copy_directory(self, source: str, target: str) -> None:
         files = self._files

@@ -17,7 +17,7 @@ VARIABLE = "_DLEDGER_COMPLETE"
     "completion",
     cls=Command,
     codes=TEXTS,
-    short_help="print what a shell needs to complete dledger",
+    short_help="print the completion script for a shell",
     epilog='bash: eval "$(dledger completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc. '
     "fish: dledger completion fish > ~/.config/fish/completions/dledger.fish",
 )
@@ -27,5 +27,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print what a shell needs to complete dledger: commands, options, topics and groups."""
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"no completion for {shell}")
+        raise click.UsageError(f"there is no completion for {shell}")
     print(found(ctx.find_root().command, {}, "dledger", VARIABLE).source())

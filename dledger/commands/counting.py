@@ -76,7 +76,7 @@ class CountingHost:
             except CorruptFile as error:
                 why = str(error)
             if why:
-                self._env.log.warning("state refused, applying the log again", path=self._path, why=why)
+                self._env.log.warning("saved state not used, replaying the log", path=self._path, why=why)
                 await run(Lane.DISK, files.unlink, self._path)  # not to be believed once the log has grown
                 await run(Lane.DISK, files.sync_dir, self._directory)
             else:
@@ -147,7 +147,7 @@ class CountingHost:
             if error.errno not in PASSING:
                 raise refused_by_system(f"cannot write {self._path}", error) from error
             if not self._waits:
-                self._env.log.warning("state not saved, trying again", error=error)
+                self._env.log.warning("cannot save the state, trying again", error=error)
             self._waits = True
             return False
         self._saved = applied

@@ -19,7 +19,7 @@ async def delete_before(env: Env, args: Options) -> int:
     ConfigError."""
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:
-        raise ConfigError(f"--node {args.node}: not in --peers")
+        raise ConfigError(f"--node {args.node} is not one of --peers")
     rows: list[dict[str, Any]] = []
     async with open_client(env, args) as client:
         for node in sorted(peers) if args.node is None else [args.node]:
@@ -32,6 +32,8 @@ async def delete_before(env: Env, args: Options) -> int:
         print(json.dumps({"nodes": rows}))
     else:
         for row in rows:
-            text = row.get("error") or f"begins at index {row['first_index']}; asked to free what it can"
+            text = row.get("error") or (
+                f"begins at index {row['first_index']}; the removal of older segments was requested"
+            )
             print(f"{row['id']}: {text}")
     return 0 if all("error" not in row for row in rows) else 1

@@ -70,7 +70,14 @@ def _line(view: memoryview, offset: int) -> Line:
         record = decode_record(view[offset + HEADER_SIZE : offset + header.size], with_body=False)
     except CorruptRecord as error:
         return Line(
-            header.index, header.term, header.pos, header.size, kind, "", "", f"body is no record: {error}"
+            header.index,
+            header.term,
+            header.pos,
+            header.size,
+            kind,
+            "",
+            "",
+            f"the body is not a record: {error}",
         )
     queue = f"{record.queue_id}/{record.queue_offset}" if header.kind == Kind.MESSAGE else ""
     return Line(header.index, header.term, header.pos, header.size, kind, record.topic, queue)

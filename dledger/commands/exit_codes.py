@@ -62,35 +62,35 @@ LOCAL_GROUP = ExitCodes(
     "A group on this machine",
     (
         ExitCode(DONE, "done", "done; status: all is well"),
-        ExitCode(FAILED, "warnings", "status: warnings, as a node that is down while another leads"),
-        ExitCode(USAGE, "errors", "failed, or wrong usage; status: errors, as no leader"),
-        ExitCode(NOT_SEEN, "not seen", "nothing there, or nothing answers"),
+        ExitCode(FAILED, "warnings", "status: warnings, such as a node that is down while another leads"),
+        ExitCode(USAGE, "errors", "failed, or wrong usage; status: errors, such as no leader"),
+        ExitCode(NOT_SEEN, "not seen", "there is no group, or nothing answers"),
     ),
 )
 SERVER = ExitCodes(
     "Servers",
     (
-        ExitCode(DONE, "done", "stopped in good order"),
-        ExitCode(FAILED, "failed", "could not start (as a port or a store in use), or was cut short"),
+        ExitCode(DONE, "done", "stopped cleanly"),
+        ExitCode(FAILED, "failed", "could not start (such as a port or a store in use), or was interrupted"),
         ExitCode(USAGE, "usage", "wrong arguments or configuration"),
         ExitCode(STORE_BAD, "bad store", "the store needs repair or replacement: do not start it again"),
         ExitCode(BUG_CAUGHT, "bug", "a bug was caught: report it"),
         ExitCode(SETTINGS_UNFIT, "unfit settings", "the settings or the store do not fit the group"),
-        ExitCode(TERMINATED, "terminated", "SIGTERM came before anything was open"),
+        ExitCode(TERMINATED, "terminated", "SIGTERM came before the store was open"),
     ),
 )
 LOG = _actions("The replicated log", "refused or not answered; the reason is on standard error")
 COPY = _actions("Copies and lists of a store", "failed; the reason is printed")
 RECOVER = _actions(
     "Recovery by force",
-    "refused, or only said what would be lost, as --yes is missing",
+    "refused, or without --yes: it only said what would be lost",
     done="done, with --yes",
 )
 MOVING = ExitCodes(
     "Import and export",
     (
         _DONE,
-        ExitCode(FAILED, "failed", "not done, or cut short: the same command goes on"),
+        ExitCode(FAILED, "failed", "not done, or interrupted: run the same command again to continue"),
         _USAGE,
         ExitCode(3, "findings", "done, but the audit of what was written found something"),
     ),
@@ -102,15 +102,16 @@ MIRROR = ExitCodes(
         ExitCode(
             FAILED,
             "failed",
-            "failed: the same command goes on; with --check: something is left in the old cluster",
+            "failed: run the same command again to continue; with --check: something is left in the "
+            "old cluster",
         ),
         _USAGE,
-        ExitCode(TERMINATED, "terminated", "ended by SIGTERM, in good order"),
+        ExitCode(TERMINATED, "terminated", "ended cleanly by SIGTERM"),
     ),
 )
 ADMIN = _actions(
     "Administration",
-    "failed, also at one broker of several, or not agreed to; the reason is on standard error",
+    "failed, even if only at one broker of several, or not confirmed; the reason is on standard error",
 )
 MESSAGES = ExitCodes(
     "Messages from and to files",
@@ -118,12 +119,12 @@ MESSAGES = ExitCodes(
         ExitCode(DONE, "done", "all messages are acknowledged, or were printed"),
         ExitCode(FAILED, "failed", "failed: the reason, and the line of the input, are on standard error"),
         _USAGE,
-        ExitCode(TERMINATED, "terminated", "ended by SIGTERM; produce ends in good order"),
+        ExitCode(TERMINATED, "terminated", "ended by SIGTERM; produce ends cleanly"),
     ),
 )
 MQADMIN = ExitCodes(
     "RocketMQ's mqadmin",
-    (_DONE, ExitCode(FAILED, "failed", "failed, also at one broker of several; wrong options")),
+    (_DONE, ExitCode(FAILED, "failed", "failed, even if only at one broker of several, or wrong options")),
     usage=FAILED,
 )
 AUDIT = ExitCodes(
@@ -133,7 +134,7 @@ AUDIT = ExitCodes(
         ExitCode(1, "warnings", "warnings"),
         ExitCode(2, "errors", "errors"),
         ExitCode(3, "critical", "committed data differ, or too few good copies are left"),
-        ExitCode(NOT_SEEN, "unknown", "something could not be looked at, or the command could not run"),
+        ExitCode(NOT_SEEN, "unknown", "something could not be checked, or the command could not run"),
     ),
     usage=NOT_SEEN,
     cannot_run=NOT_SEEN,
@@ -141,7 +142,7 @@ AUDIT = ExitCodes(
 
 
 def _job(title: str, *codes: ExitCode) -> ExitCodes:
-    failed = ExitCode(NOT_SEEN, "not run", "could not run, or not to its end")
+    failed = ExitCode(NOT_SEEN, "not run", "could not run, or did not finish")
     return ExitCodes(title, (*codes, failed), NOT_SEEN, NOT_SEEN)
 
 
@@ -149,7 +150,7 @@ JOB = _job("Jobs on Spark", _DONE)
 ARCHIVE = _job(
     "The archive job",
     ExitCode(0, "done", "archived"),
-    ExitCode(1, "deleted", "archived, but some messages were deleted by retention before"),
+    ExitCode(1, "deleted", "archived, but retention had already deleted some messages"),
 )
 LAG = _job("The lag job", _DONE, ExitCode(1, "behind", "a queue is more than --warn-above behind"))
 DOCTOR = _job(
@@ -165,9 +166,9 @@ SIMULATION = ExitCodes(
         ExitCode(
             FAILED,
             "violated",
-            "a violation, a seed that did less than it must, or a mark or fault that no seed reached",
+            "a violation, a seed that did less than required, or a mark or fault that no seed reached",
         ),
-        ExitCode(USAGE, "usage", "wrong usage, or the results to resume are of other code"),
+        ExitCode(USAGE, "usage", "wrong usage, or the results to resume come from other code"),
     ),
 )
 MUTANTS = ExitCodes(
@@ -181,7 +182,7 @@ MUTANTS = ExitCodes(
 FAILOVERS = _actions(
     "Failovers and replacements", "it failed, something was lost, or (with --check) it was outside the budget"
 )
-BENCH = _actions("Measurements", "errors, or a limit that was not kept")
+BENCH = _actions("Measurements", "errors, or a limit was exceeded")
 
 TABLE = (
     LOCAL_GROUP,

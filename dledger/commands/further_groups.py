@@ -40,7 +40,7 @@ def find_group(directory: Path, name: str | None) -> LocalCluster:
     found = [group for group in groups if name in (None, group.spec.group)]
     if not found:
         known = ", ".join(group.spec.group for group in groups)
-        raise ClusterError(f"no group {name!r} in {groups[0].directory}: there are {known}")
+        raise ClusterError(f"there is no group {name!r} in {groups[0].directory}; the groups are {known}")
     return found[0]
 
 
@@ -50,7 +50,7 @@ def bring_up_all(
     """Start all groups of the directory, and new ones up to `groups`. Returns them and the names of the
     started processes. `wish` holds for all of them. ClusterError."""
     if groups is not None and not 1 <= groups <= MAX_GROUPS:
-        raise ClusterError(f"--groups {groups}: from 1 to {MAX_GROUPS} can be started")
+        raise ClusterError(f"--groups {groups}: give a number from 1 to {MAX_GROUPS}")
     there = len(groups_of(directory)) if LocalCluster.known(directory) else 0
     if groups is not None and groups < there:
         raise ClusterError(

@@ -31,20 +31,20 @@ SERVER_PACKAGES = {
 ANSWER_LIMIT_S = 5.0
 """How long to wait for the answers of followers after the leader serves, in seconds. Then they are shown as
 they are."""
-_LOOPBACK = "all is on the loopback address here; for several machines: `dledger broker -c`"
+_LOOPBACK = "this group runs on the loopback address; for several machines use `dledger broker -c`"
 DECIDED = MappingProxyType(
     {
-        "brokerName": "say it with --group",
-        "dLegerGroup": "say it with --group",
-        "brokerClusterName": "say it with --cluster",
+        "brokerName": "use --group",
+        "dLegerGroup": "use --group",
+        "brokerClusterName": "use --cluster",
         "dLegerPeers": "it follows from --nodes and --base-port",
         "dLegerSelfId": "it follows from --nodes",
         "listenPort": "it follows from --base-port",
         "httpPort": "it follows from --base-port",
-        "namesrvAddr": "say it with --namesrv",
-        "storePathRootDir": "it lies below --dir",
-        "logDir": "it lies below --dir",
-        "mapedFileSizeCommitLog": "say it with --segment-mb",
+        "namesrvAddr": "use --namesrv",
+        "storePathRootDir": "it is always below --dir",
+        "logDir": "it is always below --dir",
+        "mapedFileSizeCommitLog": "use --segment-mb",
         "enableDLegerCommitLog": "it is always true here",
         "brokerIP1": _LOOPBACK,
         "bindAddress": _LOOPBACK,
@@ -103,14 +103,14 @@ def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
     """Kill the leader with SIGKILL. With `wait` also returns the next leader and after how many seconds it
     leads. NothingSeen when nothing runs; ClusterError when no broker can lead next."""
     if not cluster.running():
-        raise NothingSeen(f"nothing runs in {cluster.directory}")
+        raise NothingSeen(f"no process of a group runs in {cluster.directory}")
     killed = cluster.kill_leader(limit_s=0)
     result: dict[str, Any] = {"killed": killed.node, "pid": killed.pid}
     down = cluster.down()
     if wait and 2 * len(down) >= cluster.spec.nodes:
         raise ClusterError(
-            f"killed {killed.node} (pid {killed.pid}); {', '.join(down)} of {cluster.spec.nodes} down: "
-            "no majority is left that could elect a leader, until `dledger restart`"
+            f"killed {killed.node} (pid {killed.pid}); {', '.join(down)} of {cluster.spec.nodes} "
+            "down: no majority is left that could elect a leader, so run `dledger restart`"
         )
     if wait:
         result["leader"], result["seconds"] = cluster.time_to_leader(killed)
@@ -156,7 +156,7 @@ def check_installed() -> None:
     """ClusterError that says what to install when packages of a broker are missing."""
     missing = [package for module, package in SERVER_PACKAGES.items() if find_spec(module) is None]
     if missing:
-        raise ClusterError(f"a broker needs {', '.join(missing)}: pip install 'dledger[server]'")
+        raise ClusterError(f"the command needs {', '.join(missing)}: pip install 'dledger[server]'")
 
 
 def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, str]:
@@ -225,7 +225,7 @@ def _check_properties(cluster: LocalCluster) -> None:
     except ConfigError as error:
         raise ClusterError(str(error)) from error
     if warnings:
-        listed = ": docs/reference/settings.md lists those there are"
+        listed = ": docs/reference/settings.md lists all settings"
         raise ClusterError(re.sub(" is ignored$", listed, warnings[0]))
 
 
@@ -263,13 +263,13 @@ def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
         strange = sorted(set(known[spec.group].addresses.values()) - own) if spec.group in known else []
         if strange:
             raise ClusterError(
-                f"NameServer {address} has a group {spec.group} already (at {', '.join(strange)}): "
+                f"NameServer {address} already has a group {spec.group} (at {', '.join(strange)}): "
                 "choose another name with --group"
             )
     if answered:
         return
     without = "without --namesrv" if origin == "--namesrv" else f"with {origin} unset"
     raise ClusterError(
-        f"no NameServer answers ({'; '.join(silent)}), as {origin} says: start it first; {without} "
-        "a new group gets one of its own"
+        f"no NameServer answers ({'; '.join(silent)}), as {origin} says: start it first; {without} a "
+        "new group starts its own NameServer"
     )

@@ -61,7 +61,9 @@ def look_at_directory(cluster: LocalCluster) -> Seen:
     status = cluster.status()
     (group,) = status["groups"]
     if not cluster.running():
-        return Seen(status, status_lines(status), ["nothing runs: `dledger up` starts it"], NOT_SEEN)
+        return Seen(
+            status, status_lines(status), ["nothing runs: start the group with `dledger up`"], NOT_SEEN
+        )
     problems = []
     for node in group["nodes"]:
         if node["role"] == "DOWN":
@@ -69,10 +71,10 @@ def look_at_directory(cluster: LocalCluster) -> Seen:
         elif node["role"] == "SILENT":
             problems.append(f"{node['id']} runs (pid {node['pid']}) and does not answer")
     if group["leader"] is None:
-        problems.insert(0, "no node leads: nothing can be sent or read until a majority is up")
+        problems.insert(0, "there is no leader: nothing can be sent or read until a majority is up")
         return Seen(status, status_lines(status), problems, ERRORS)
     if unshown := cluster.unshown(group["leader"]):
-        problems.append(f"clients do not find it: {unshown}")
+        problems.append(f"clients do not find the group: {unshown}")
     return Seen(status, status_lines(status), problems, WARNINGS if problems else FINE)
 
 
@@ -99,13 +101,14 @@ def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
         raise NothingSeen(f"no broker is registered at {namesrv}")
     if only is not None and only not in known:
         near = get_close_matches(only, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"the groups are {', '.join(known)}"
         raise NothingSeen(f"no group {only!r} is registered at {namesrv}: {hint}")
     for address, there in told.items():
         if lacks := [name for name in known if name not in there and only in (None, name)]:
             problems.append(
-                f"NameServer {address} does not list {', '.join(lacks)}, as others do: clients that ask it "
-                "alone do not find the group (brokers register with all that namesrvAddr names)"
+                f"NameServer {address} does not list {', '.join(lacks)}, as others do: clients that "
+                "ask only this one do not find the group (brokers register with all NameServers in "
+                "namesrvAddr)"
             )
     code = WARNINGS if problems else FINE
     groups = []

@@ -123,21 +123,23 @@ def _place() -> str:
 # The commands
 
 
-@_command("start a group, or what of it does not run")
-@click.option("--groups", type=int, help="So many groups, 1 to 16, behind one NameServer. [default: 1]")
-@click.option("--nodes", type=int, help="Brokers of a group, 1 to 9. [default: 3]")
+@_command("start a group, or the parts of it that are down")
+@click.option("--groups", type=int, help="Number of groups, 1 to 16, behind one NameServer. [default: 1]")
+@click.option("--nodes", type=int, help="Number of brokers of each group, 1 to 9. [default: 3]")
 @click.option("--base-port", type=int, help="First port. [default: 9876; with --namesrv the next free range]")
-@click.option("--group", metavar="NAME", help="The brokerName. [default: broker-a]")
-@click.option("--cluster", metavar="NAME", help="The brokerClusterName. [default: DefaultCluster]")
+@click.option("--group", metavar="NAME", help="Name of the group (brokerName). [default: broker-a]")
+@click.option(
+    "--cluster", metavar="NAME", help="Name of the cluster (brokerClusterName). [default: DefaultCluster]"
+)
 @click.option(
     "--namesrv",
     metavar="ADDR",
     help=f"Register with these NameServers, host:port;host:port, and start none. [default: {NAMESRV_ADDR}; "
     "else a NameServer is started]",
 )
-@click.option("--segment-mb", type=int, help="MiB of a log segment. [default: 64]")
+@click.option("--segment-mb", type=int, help="Size of a log segment in MiB. [default: 64]")
 @click.option("--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A property of every broker.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A property for every broker.")
 def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **options: Any) -> int:
     """Start a group on this machine and wait until it serves: a NameServer and three brokers, or those of
     them that do not run.
@@ -165,7 +167,7 @@ def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **opt
         print(f"! {note}", file=sys.stderr)
     if as_json:
         return _show(Seen({**seen.found, "started": started}, [], seen.problems), as_json)
-    print("\n".join([f"started {', '.join(started)}" if started else "runs already", "", *seen.lines]))
+    print("\n".join([f"started {', '.join(started)}" if started else "is already running", "", *seen.lines]))
     for problem in seen.problems:
         print(f"! {problem}")
     print("\n".join(_next_steps(cluster)))
@@ -175,10 +177,10 @@ def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **opt
 def _next_steps(cluster: LocalCluster) -> list[str]:
     program, place, address = _program(), _place(), cluster.namesrv_addr
     steps = [
-        (f"{program} status{place}", "who leads, how far each node is"),
+        (f"{program} status{place}", "show the leader, and how far each node is"),
         (f"{program} bench produce --namesrv {shlex.quote(address)} --seconds 5", "send something"),
-        (f"{program} kill-leader --wait{place}", "SIGKILL; another one takes over"),
-        (f"{program} restart{place}", "brings it back"),
+        (f"{program} kill-leader --wait{place}", "kill the leader (SIGKILL); another node takes over"),
+        (f"{program} restart{place}", "start it again"),
         (f"{program} down{place}", "stop; the data stays"),
     ]
     width = max(len(command) for command, _ in steps)
@@ -193,16 +195,18 @@ def _next_steps(cluster: LocalCluster) -> list[str]:
     ]
 
 
-@_command("who leads, how far each node is; of this machine or any cluster")
-@click.option("--peers", help="Ask these nodes: as dLegerPeers, n0-host:port;n1-host:port;...")
+@_command("show the leader, and how far each node is, of a group on this machine or of any cluster")
+@click.option("--peers", help="Ask these nodes, written as in dLegerPeers: n0-host:port;n1-host:port;...")
 @click.option(
     "--namesrv", metavar="ADDR", help=f"Ask these NameServers, host:port. [default: {NAMESRV_ADDR}]"
 )
-@click.option("--group", metavar="NAME", help="Only this one; with --namesrv or --peers.")
+@click.option("--group", metavar="NAME", help="Only the group with this name; with --namesrv or --peers.")
 @click.option("--timeout", type=float, help="With --peers: seconds to wait. [default: 3]")
-@click.option("--tls-cert", metavar="FILE", help="With --peers: PEM certificate, where the group uses TLS.")
-@click.option("--tls-key", metavar="FILE", help="With --peers: its PEM key.")
-@click.option("--tls-ca", metavar="FILE", help="With --peers: PEM certificate of the nodes' authority.")
+@click.option("--tls-cert", metavar="FILE", help="With --peers: PEM certificate, if the group uses TLS.")
+@click.option("--tls-key", metavar="FILE", help="With --peers: PEM key of the certificate.")
+@click.option(
+    "--tls-ca", metavar="FILE", help="With --peers: PEM certificate of the authority that signed all nodes."
+)
 def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | None, **options: Any) -> int:
     """Show a group in one of three ways.
 
@@ -245,9 +249,9 @@ def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
     return run(Options(**{**options, **asked}))
 
 
-@_command("SIGKILL the broker that leads")
-@click.option("--wait", is_flag=True, help="Wait until another node leads, and say how long it took.")
-@click.option("--group", metavar="NAME", help="Of this group. [default: the first]")
+@_command("kill the broker that leads (SIGKILL)")
+@click.option("--wait", is_flag=True, help="Wait until another node leads, and print how long it took.")
+@click.option("--group", metavar="NAME", help="Name of the group. [default: the first]")
 def kill_leader(directory: Path, as_json: bool, wait: bool, group: str | None) -> int:
     """SIGKILL the broker that leads."""
     cluster = find_group(directory, group)
@@ -262,8 +266,8 @@ def kill_leader(directory: Path, as_json: bool, wait: bool, group: str | None) -
     return FINE
 
 
-@_command("start what is down; if nothing is, all again, leader last")
-@click.option("--node", metavar="ID", help="This one only, as n0; of the first group, or that of --group.")
+@_command("start the parts that are down; if none is, restart all of them, the leader last")
+@click.option("--node", metavar="ID", help="Only this node, such as n0, of the first group or of --group.")
 @click.option("--group", metavar="NAME", help="Only this group. [default: all]")
 @click.option(
     "--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait for each."
@@ -305,7 +309,10 @@ def down(directory: Path, as_json: bool) -> int:
     for name, what in outcome.items():
         print(f"{name}: {what}")
     if others:
-        print(f"! {', '.join(others)} registered with this NameServer: not found until it runs again")
+        print(
+            f"! {', '.join(others)} also registered with this NameServer: clients do not find it "
+            "until the NameServer runs again"
+        )
     return FINE
 
 

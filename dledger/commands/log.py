@@ -40,7 +40,7 @@ async def _append(env: Env, args: Options) -> int:
 async def _get(env: Env, args: Options) -> int:
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:
-        raise ConfigError(f"--node {args.node}: not in --peers")
+        raise ConfigError(f"--node {args.node} is not one of --peers")
     async with open_client(env, args) as client:
         entry = await client.get(args.index, None if args.node is None else peers[args.node])
     if args.json:
@@ -81,7 +81,7 @@ async def _status(env: Env, args: Options) -> int:
                 print(f"{row['id']}: {text}")
     apart = _clusters(rows)
     if apart:
-        print(f"status: not one group: {apart}", file=sys.stderr)
+        print(f"status: these nodes are not one group: {apart}", file=sys.stderr)
     silent = [row for row in rows if "error" in row]
     if len(silent) == len(rows):
         return 4
@@ -94,9 +94,9 @@ def _no_answer(error: OSError | TimeoutError) -> str:
     """Say in words why a node does not answer, because the system's error text does not help in a table of
     roles."""
     if isinstance(error, TimeoutError):
-        return "does not answer (in time)"
+        return "did not answer in time"
     if isinstance(error, ConnectionRefusedError):
-        return "does not answer (nobody listens there)"
+        return "does not answer (the port is closed)"
     return f"does not answer ({_reason(error)})"
 
 
@@ -120,7 +120,7 @@ def _dump(env: Env, args: Options) -> int:
     directories = node_directories(env.files, args.store)
     if not directories:
         below = groups_below(env.files, args.store)
-        print(f"{args.store}: no dledger-<id> directory in it{below}", file=sys.stderr)
+        print(f"{args.store}: there is no dledger-<id> directory in it{below}", file=sys.stderr)
         return 1
     status = 0
     for directory in directories:

@@ -51,7 +51,7 @@ async def _list(client: DLedgerClient, args: Options) -> int:
 async def _add(client: DLedgerClient, args: Options) -> int:
     index = await client.add_member(args.node, args.address, stays=args.learner)
     if args.wait and not args.learner and not await _promoted(client, args.node, args.wait):
-        _say(args, f"{args.node} is a learner and has not caught up in {args.wait} s", index, done=False)
+        _say(args, f"{args.node} is a learner and has not caught up within {args.wait} s", index, done=False)
         return 1
     _say(args, f"{args.node} is a {'voter' if args.wait and not args.learner else 'learner'}", index)
     return 0
@@ -71,7 +71,7 @@ async def _promoted(client: DLedgerClient, node: str, wait_s: float) -> bool:
 
 
 async def _remove(client: DLedgerClient, args: Options) -> int:
-    _say(args, f"{args.node} is removed", await client.remove_member(args.node, force=args.force))
+    _say(args, f"{args.node} was removed", await client.remove_member(args.node, force=args.force))
     return 0
 
 
@@ -90,7 +90,7 @@ async def _transfer(client: DLedgerClient, args: Options) -> int:
 
 async def _prefer(client: DLedgerClient, args: Options) -> int:
     nodes = None if args.reset else args.nodes
-    said = "each node's own setting" if nodes is None else ", ".join(nodes) or "nobody"
+    said = "the setting of each node" if nodes is None else ", ".join(nodes) or "nobody"
     _say(args, f"preferred: {said}", await client.prefer(nodes))
     return 0
 

@@ -121,27 +121,28 @@ class Report:
             f"log         entries {self.first_index}..{self.last_index}, last term {self.last_term}",
             f"committed   at least up to {self.committed_hint}",
             "",
-            f"Whatever was acknowledged behind entry {self.last_index} (term {self.last_term}) is lost.",
+            f"Everything that was acknowledged after entry {self.last_index} (term {self.last_term}) "
+            "is lost.",
             "If more than one store survived, use the one with the highest last term, then the highest",
             "last index: run this command without --yes on each of them and compare.",
         ]
         if uncertain > 0:
             text.append(
-                f"The last {uncertain} entries may never have been acknowledged; they become committed."
+                f"The last {uncertain} entries may not have been acknowledged; they become committed."
             )
         if self.poisoned:
             text.append(f"The node had stopped: {self.poisoned}")
         if self.rotten:
             text.append(f"DAMAGED: {self.rotten}")
         text += [
-            f"Derived state with entries behind {self.last_index}, or damaged: {path} is removed, the next "
-            "start rebuilds it."
+            f"{path} is derived state with entries after {self.last_index}, or damaged: it is "
+            "removed, and the next start rebuilds it."
             for path in self.derived
         ]
         if self.founders:
             text.append(
-                f"{len(self.founders)} snapshots name the founders of the old cluster: they are removed, "
-                "the log begins before them."
+                f"{len(self.founders)} snapshots name the founders of the old cluster: they are "
+                "removed, because the log begins before them."
             )
         return text
 
@@ -154,7 +155,7 @@ def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, I
     identity = read_identity(files, node_dir)
     log = walk(files, node_dir, identity.segment_size)
     if log.last_index < 0 and (log.stopped_by or log.begin_pos):
-        raise StoreUnreadable(f"{node_dir}: not even the first entry can be read: {log.stopped_by}")
+        raise StoreUnreadable(f"{node_dir}: the first entry cannot be read: {log.stopped_by}")
     mark = durable_mark(files, node_dir)
     poison = read_file(files, f"{node_dir}/{POISONED_FILE}")
     committed = read_checkpoint(files, node_dir).committed_index
@@ -164,9 +165,9 @@ def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, I
     rotten = ""
     if log.last_index < known:
         why = log.stopped_by or "the log ends before"
-        rotten = f"entries {log.last_index + 1}..{known} were here and cannot be read ({why})"
+        rotten = f"entries {log.last_index + 1}..{known} were stored here and cannot be read ({why})"
     elif behind := _entries_behind(files, node_dir, identity.segment_size, log):
-        rotten = f"the log can be read up to entry {log.last_index}, but {behind} behind it holds entries"
+        rotten = f"the log can be read up to entry {log.last_index}, but {behind} after it holds entries"
     report = Report(
         node_dir,
         identity.group,
@@ -203,8 +204,8 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
             return report
         if report.rotten and not cut_damage:
             raise RecoverRefused(
-                f"{report.rotten}. Repair them from another store if one is left; "
-                "with --cut-damage everything from there on is given up"
+                f"{report.rotten}. Repair them from another store if one is left; with --cut-damage "
+                "everything from there on is discarded"
             )
         forced = _Forced(env, node_dir, identity, log, report)
         await run(Lane.DISK, lock.forget_written)
@@ -495,8 +496,9 @@ async def command(env: Env, args: Options) -> int:
         print("\nNothing was changed. To make this node the only member of a new cluster, add --yes.")
         return 1
     print(
-        f"\nDone: {report.node} is the only member of a new cluster. Start it; then let others join, each"
-        "\nwith an empty store. Members of the old cluster are refused: never start them with old stores."
+        f"\nDone: {report.node} is the only member of a new cluster. Start it; then let other members "
+        "join, each\nwith an empty store. Members of the old cluster are refused: never start them "
+        "with old stores."
     )
     return 0
 

@@ -50,12 +50,12 @@ class TermReport:
         text = [
             f"store       {self.directory} (node {self.node})",
             f"log         up to entry {self.last_index}, last term {self.last_term}",
-            f"term        {self.saved_term}: no elections can have made it",
+            f"term        {self.saved_term}: too high to be reached by elections",
             f"new term    {self.new_term}",
             "",
         ]
         if done:
-            return [*text, "Done: when all nodes with such a term have a new one, start them."]
+            return [*text, "Done. Start the nodes when all nodes with such a term have a new one."]
         return [
             *text,
             "Nothing was changed. Look at all stores that have such a term, and give all of them the highest",
@@ -88,12 +88,13 @@ async def reset_term(env: Env, store: str, term: int | None, *, yes: bool) -> Te
         report = TermReport(node_dir, identity.node, log.last_index, log.last_term, saved, new)
         if saved - max(log.last_term, 0) <= MAX_ELECTIONS and new <= saved:
             raise RecoverRefused(
-                f"term {saved} of {node_dir} is one that elections can have made (its log ends in term "
-                f"{log.last_term}): it is not lowered, as the votes given in it would be forgotten"
+                f"term {saved} of {node_dir} can be the result of elections (the log ends in term "
+                f"{log.last_term}), so it is not lowered: votes given in it would be forgotten"
             )
         if not log.last_term < new <= MAX_TERM:
             raise RecoverRefused(
-                f"--term {new}: above {log.last_term}, the log's last, and at most {MAX_TERM}"
+                f"--term {new}: give a term above {log.last_term}, the last of the log, and at most "
+                f"{MAX_TERM}"
             )
         if yes:
             hard_state = await run(Lane.DISK, HardStateFile.open, files, node_dir)

@@ -62,9 +62,9 @@ class StandaloneConfig:
             if not value:
                 raise ConfigError(f"{key} is missing")
         if len(dict.fromkeys(self.groups)) < len(self.groups):
-            raise ConfigError("dLegerGroup: a group is named twice")
+            raise ConfigError("dLegerGroup names a group twice")
         if any("/" in group or group in (".", "..") for group in self.groups):
-            raise ConfigError("dLegerGroup: a group's name is the name of its directory")
+            raise ConfigError("dLegerGroup: the name of a group must be usable as a directory name")
         retention = self.node.retention
         for key in ("deleteWhen", "diskMaxUsedSpaceRatio"):
             if key in given and retention.reserved_hours == math.inf:
@@ -194,7 +194,9 @@ class _Member:
         await self.ended.wait()
         try:
             if not await self.host.save():
-                self._log.warning("stopped without its last state: the next start makes it from the log")
+                self._log.warning(
+                    "stopped without saving the last state: the next start rebuilds it from the log"
+                )
         except NodeFailed as error:
             self._failed(error)
 

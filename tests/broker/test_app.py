@@ -107,7 +107,7 @@ class Running:
 async def running(
     *configs: BrokerConfig, source: SettingsSource | None = None
 ) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
-    """Brokers and a client; all stopped in good order at the end."""
+    """Brokers and a client; all stopped cleanly at the end."""
     nodes = [Running(config, source) for config in configs]
     client = PatientClient(production_env("client"))
     async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:

@@ -196,7 +196,7 @@ def test_a_reset_in_another_unit(given: tuple[int, str]) -> None:
 @pytest.mark.parametrize("text", [str(NOW_MS + 1), "2026-12-31T00:00:00+00:00"])
 def test_a_reset_to_the_future_needs_latest(text: str) -> None:
     with pytest.raises(
-        ClientError, match=f"--to {text}: this lies in the future, give latest".replace("+", r"\+")
+        ClientError, match=f"--to {text}: this time lies in the future; give latest".replace("+", r"\+")
     ):
         when(text, NOW_MS)
     timestamp, _ = when(text, NOW_MS, "--until", ahead=True)

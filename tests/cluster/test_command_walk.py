@@ -92,5 +92,5 @@ def test_two_groups_behind_one_name_server(dledger: Shell) -> None:
     assert dledger.json("status")["problems"] == [], "the NameServer was not its own"
     dledger("up", *second)
     assert "broker-b registered" in dledger("down")
-    assert "clients do not find it" in dledger.json("status", *second, code=1)["problems"][0]
+    assert "clients do not find the group" in dledger.json("status", *second, code=1)["problems"][0]
     dledger("status", code=4)

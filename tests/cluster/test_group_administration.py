@@ -192,7 +192,7 @@ def walk(stage: Stage) -> dict[str, str]:
         f"exportPopRecord -b {leader} -d true": "dryRun=true",
         "checkRocksdbCqWriteProgress -c DefaultCluster": none_here,
         f"rocksDBConfigToJson -b {leader}": none_here,
-        "exportMetadataInRocksDB -p . -t topics": "! .*RocksDB is not read here",
+        "exportMetadataInRocksDB -p . -t topics": "! .*does not read RocksDB",
         "updateStaticTopic -t A -qn 3 -b x": "! .*static topics",
         "remappingStaticTopic -t A -b x": "! .*static topics",
         f"addBroker -c {leader} -b f": none_here,
@@ -307,7 +307,9 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     assert told("topic update people --queues 3")["changes"] == change
     assert len(told("topic show people")["queues"]) == 3
     wide = told("topic create wide --read-queues 2 --write-queues 4 --dry-run")["warnings"]
-    assert wide == ["messages of queues 2 to 3 cannot be read: there are more queues to write than to read"]
+    assert wide == [
+        "messages in queues 2 to 3 cannot be read, because the topic has more queues to write than to read"
+    ]
     first = told("message send people hello --key k1 --tag paid --property from=test")
     assert told("message find people k1")["messages"][0]["msgId"] == first["id"]
     shown = told(f"message show people {first['id']}")

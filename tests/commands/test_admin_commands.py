@@ -48,7 +48,7 @@ def test_what_is_no_place_to_go_to(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "1000", "99999999999"])
 def test_a_bare_offset_is_no_time(text: str) -> None:
-    with pytest.raises(ClientError, match=f"say offset:{text}, or a time"):
+    with pytest.raises(ClientError, match=f"give offset:{text}, or a time"):
         when(text, NOW_MS)
 
 

@@ -66,15 +66,15 @@ def test_a_wrong_word_has_the_exit_code_of_its_neighbours(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("recover --store x", "give one of --force-single and --reset-term"),
-        ("recover --store x --force-single --reset-term", "give one of --force-single and --reset-term"),
-        ("prefer n1 --reset --peers n1-127.0.0.1:1", "--reset does not go with node ids"),
-        ("broker -p -m", "-p does not go with -m"),
+        ("recover --store x", "give either --force-single or --reset-term"),
+        ("recover --store x --force-single --reset-term", "give either --force-single or --reset-term"),
+        ("prefer n1 --reset --peers n1-127.0.0.1:1", "give either --reset or node ids, not both"),
+        ("broker -p -m", "give either -p or -m, not both"),
         ("namesrv listenPort=1", "listenPort: expected --name value"),
-        ("sim --trace --json", "--trace prints event lines and nothing else"),
-        ("chaos mutants x.txt", "FILES go with --table"),
+        ("sim --trace --json", "--trace prints only event lines"),
+        ("chaos mutants x.txt", "FILES need --table"),
         ("bench compare --loads nothing --systems dledger", "--loads: nothing: there are"),
-        ("import old n0=a n0=b --group g", "an id of its own and a directory are expected"),
+        ("import old n0=a n0=b --group g", "expected a distinct id and a directory"),
         ("mirror a b --every 0", "0.0 is not in the range"),
     ],
 )

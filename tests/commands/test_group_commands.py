@@ -104,7 +104,7 @@ def test_behind_a_name_server_of_others_ports_are_found(
     unstarted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     knows(monkeypatch, {"broker-a": {"0": "127.0.0.1:5"}})
-    with pytest.raises(ClusterError, match=r"has a group broker-a already .*--group"):
+    with pytest.raises(ClusterError, match=r"already has a group broker-a .*--group"):
         bring_up(tmp_path / "b", Wish(namesrv=ELSEWHERE))
     cluster, _ = bring_up(tmp_path / "b", Wish(group="broker-b", namesrv=ELSEWHERE))
     assert cluster.namesrv_addr == ELSEWHERE and cluster.spec.base_port > 9876
@@ -149,11 +149,11 @@ def test_several_groups_in_one_directory(
     assert {group.spec.broker["traceOn"] for group in up(None, settings=("traceOn=false",))} == {"false"}
     with pytest.raises(ClusterError, match=r"--groups 2: .* has 4"):
         up(2)
-    with pytest.raises(ClusterError, match=r"--groups 17: from 1 to 16"):
+    with pytest.raises(ClusterError, match=r"--groups 17: give a number from 1 to 16"):
         up(17)
     assert find_group(tmp_path / "g", "broker-c").directory == three[2].directory
     assert find_group(tmp_path / "g", None).spec == find_group(tmp_path / "g", "broker-a").spec
-    with pytest.raises(ClusterError, match="there are broker-a, broker-b"):
+    with pytest.raises(ClusterError, match="the groups are broker-a, broker-b"):
         find_group(tmp_path / "g", "broker-x")
 
 
@@ -269,10 +269,10 @@ def node(name: str, role: str) -> dict[str, Any]:
     ("roles", "found", "code", "problem"),
     [
         ("LEADER FOLLOWER FOLLOWER", True, 0, ""),
-        ("LEADER FOLLOWER FOLLOWER", False, 1, "clients do not find it"),
+        ("LEADER FOLLOWER FOLLOWER", False, 1, "clients do not find the group"),
         ("LEADER FOLLOWER DOWN", True, 1, "n2 is down"),
         ("LEADER SILENT FOLLOWER", True, 1, "does not answer"),
-        ("CANDIDATE DOWN DOWN", True, 2, "no node leads"),
+        ("CANDIDATE DOWN DOWN", True, 2, "there is no leader"),
         ("DOWN DOWN DOWN", True, 4, "nothing runs"),
     ],
 )

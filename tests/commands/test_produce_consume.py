@@ -90,8 +90,8 @@ def test_a_bad_line_ends_it_and_it_goes_on_there(
     file.write_text("\n".join([*rows[:6], "{broken", *rows[7:]]))
     assert run("produce", "orders", str(file), "--json") == 1
     told = capsys.readouterr()
-    assert f"{file}, line 7: no JSON: " in told.err
-    assert "6 messages are acknowledged; go on with --skip 6" in told.err
+    assert f"{file}, line 7: not JSON: " in told.err
+    assert "6 messages are acknowledged; continue with --skip 6" in told.err
     found = json.loads(told.out)
     assert (found["sent"], found["next"]) == (6, 6) and "line 7" in found["error"]
     file.write_text("\n".join(rows))
@@ -113,7 +113,7 @@ def test_a_message_that_a_broker_refuses_is_named_by_its_line(
     file.write_text("good\nfine\nbad\nlater\n")
     assert run("produce", "orders", str(file)) == 1
     said = capsys.readouterr().err
-    assert f"{file}, line 3: " in said and "not this one" in said and "go on with --skip 2" in said
+    assert f"{file}, line 3: " in said and "not this one" in said and "continue with --skip 2" in said
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_check_sends_nothing(
     assert capsys.readouterr().out == "2 messages would be sent\n" and not cluster.stored("orders")
     file.write_text("body\na\nb,c\n")
     assert run("produce", "orders", str(file), "--check") == 1
-    assert "line 3: 2 columns, and the header has 1" in capsys.readouterr().err
+    assert "line 3: the row has 2 columns, and the header has 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_check_sends_nothing(
         (("produce", "orders", "/no/such/file"), "/no/such/file: No such file or directory"),
         (("produce", "orders", "/tmp"), "/tmp: is a directory"),
         (("consume", "orders", "--from", "yesterday"), "--from yesterday: give earliest"),
-        (("consume", "orders", "--from", "offset:3"), "--from offset:3: queues have offsets of their own"),
+        (("consume", "orders", "--from", "offset:3"), "--from offset:3: each queue has its own offsets"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -161,7 +161,7 @@ def test_what_cannot_be_done_is_said(
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("a\nb\n", ("--skip", "3"), "there are only 2 records, and --skip 3 leaves out more"),
+        ("a\nb\n", ("--skip", "3"), "there are only 2 records, and --skip 3 skips more than that"),
         ("a\n", ("--key", "with blank", "--key", "x"), "line 1: "),
         ("a\n", ("--tag", "a||b"), "line 1: "),
     ],
@@ -190,7 +190,7 @@ def test_a_delimiter_is_one_character(
     assert run("produce", "orders", str(file), "--delimiter", delimiter) == code
     assert len(cluster.stored("orders")) == (1 if code == 0 else 0)
     if code:
-        assert "is not one character" in capsys.readouterr().err
+        assert "is not a single character" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_lines_from_a_pipe_are_sent_as_they_come_and_ctrl_c_ends_in_order(cluste
     assert process.wait(LIMIT_S) == 130  # its standard input is still open
     out, err = process.communicate()
     assert b"Traceback" not in err
-    assert b"interrupted: 2 messages are acknowledged; go on with --skip 2" in err
+    assert b"interrupted: 2 messages are acknowledged; continue with --skip 2" in err
     assert json.loads(out)["next"] == 2
 
 

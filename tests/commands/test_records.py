@@ -99,34 +99,59 @@ def test_a_large_cell_is_one_body() -> None:
     ("data", "layout", "line", "text"),
     [
         (b"a\n\nb\n", {}, 2, "the body is empty"),
-        (b"a\nb\n", {"key_separator": "\t"}, 1, "no '\\t' between a key and a body"),
-        (b'{"body":"a"}\n{"body":\n', {"format": "json"}, 2, "no JSON: "),
-        (b'{"body":"a"}\n[1]\n', {"format": "json"}, 2, "no JSON object"),
-        (b'{"key":"a"}\n', {"format": "json"}, 1, "no body: there are key. Name it by --field body=NAME"),
-        (b'{"boddy":"a"}\n', {"format": "json"}, 1, "'boddy' is no part of a message: did you mean 'body'?"),
+        (b"a\nb\n", {"key_separator": "\t"}, 1, "the line has no '\\t' between key and body"),
+        (b'{"body":"a"}\n{"body":\n', {"format": "json"}, 2, "not JSON: "),
+        (b'{"body":"a"}\n[1]\n', {"format": "json"}, 2, "not a JSON object"),
+        (
+            b'{"key":"a"}\n',
+            {"format": "json"},
+            1,
+            "there is no body; the fields are key. Name it with --field body=NAME",
+        ),
+        (
+            b'{"boddy":"a"}\n',
+            {"format": "json"},
+            1,
+            "'boddy' is not a part of a message: did you mean 'body'?",
+        ),
         (b'{"body":null}\n', {"format": "json"}, 1, "the body is empty"),
-        (b'{"body":"a","tag":{"x":1}}\n', {"format": "json"}, 1, "the tag is no text: "),
-        (b'{"body":"a","properties":[1]}\n', {"format": "json"}, 1, "the properties are no JSON object"),
+        (b'{"body":"a","tag":{"x":1}}\n', {"format": "json"}, 1, "the tag is not a text: "),
+        (b'{"body":"a","properties":[1]}\n', {"format": "json"}, 1, "the properties are not a JSON object"),
         (b'{"bodyBase64":"?"}\n', {"format": "json"}, 1, "bodyBase64: "),
-        (b'{"body":"a"}\n', {"format": "json", "fields": {"key": "id"}}, 1, "no field 'id': there are body"),
+        (
+            b'{"body":"a"}\n',
+            {"format": "json", "fields": {"key": "id"}},
+            1,
+            "there is no field 'id'; the fields are body",
+        ),
         (b"body,key\na,b\nc\n", {"format": "csv"}, 3, "1 columns, and the header has 2"),
-        (b"body,price\na,b\n", {"format": "csv"}, 1, "'price' is no part of a message: "),
-        (b"text\na\n", {"format": "csv", "fields": {"body": "txt"}}, 1, "no column 'txt': there are text"),
+        (b"body,price\na,b\n", {"format": "csv"}, 1, "'price' is not a part of a message: "),
+        (
+            b"text\na\n",
+            {"format": "csv", "fields": {"body": "txt"}},
+            1,
+            "there is no column 'txt'; the columns are text",
+        ),
         (b"body,body\na,b\n", {"format": "csv"}, 1, "the header names body twice"),
-        (b'body\na\n"b\nc\n', {"format": "csv"}, 3, "a quotation mark is opened here and never closed"),
-        (b'body\n"a"b\n', {"format": "csv"}, 2, "no CSV: "),
-        (b"body\na\n\xff\n", {"format": "csv"}, 3, "no UTF-8: "),
-        (b"key\nk\n", {"format": "csv"}, 2, "no body: there are key"),
-        (b"[" * 100_000, {"format": "json"}, 1, "no JSON: nested too deeply"),
-        (b'{"body":"\\ud800"}\n', {"format": "json"}, 1, "the body has a character that UTF-8 has not"),
+        (b'body\na\n"b\nc\n', {"format": "csv"}, 3, "a quotation mark is opened here and not closed"),
+        (b'body\n"a"b\n', {"format": "csv"}, 2, "not CSV: "),
+        (b"body\na\n\xff\n", {"format": "csv"}, 3, "not UTF-8: "),
+        (b"key\nk\n", {"format": "csv"}, 2, "there is no body; the fields are key"),
+        (b"[" * 100_000, {"format": "json"}, 1, "not JSON: nested too deeply"),
+        (b'{"body":"\\ud800"}\n', {"format": "json"}, 1, "the body has a character that UTF-8 cannot encode"),
         (
             b'{"body":"a","key":"\\ud800"}\n',
             {"format": "json"},
             1,
-            "the key has a character that UTF-8 has not",
+            "the key has a character that UTF-8 cannot encode",
         ),
-        (b'{"body":["\\udfff"]}\n', {"format": "json"}, 1, "the body has a character that UTF-8 has not"),
-        (b"\xff:a\n", {"key_separator": ":"}, 1, "no UTF-8: "),
+        (
+            b'{"body":["\\udfff"]}\n',
+            {"format": "json"},
+            1,
+            "the body has a character that UTF-8 cannot encode",
+        ),
+        (b"\xff:a\n", {"key_separator": ":"}, 1, "not UTF-8: "),
     ],
 )
 def test_what_is_wrong_is_said_with_the_line(
@@ -147,7 +172,7 @@ def test_a_record_has_a_longest_size() -> None:
         read(b"a\n" + b"x" * (MAX_RECORD_BYTES + 1), 1 << 22)
     assert wrong.value.line == 2
     quoted = b'body\n"' + (b"x" * (1 << 20) + b"\n") * 17
-    with pytest.raises(BadRecord, match="is a quotation mark closed") as wrong:
+    with pytest.raises(BadRecord, match="check that every quotation mark is closed") as wrong:
         read(quoted, 1 << 22, format="csv")
     assert wrong.value.line == 2
 

@@ -99,7 +99,9 @@ def test_a_backup_under_live_writes_is_whole_and_holds_what_was_committed(
                 assert result.last_index >= committed and result.committed_hint >= committed
                 lines = list(dump(ENV.files, result.directory, 0))
                 # (the bodies of this test are no records; a break of the log ends the listing)
-                assert all(line.problem.startswith("body is no record") for line in lines if line.problem)
+                assert all(
+                    line.problem.startswith("the body is not a record") for line in lines if line.problem
+                )
                 assert [line.index for line in lines] == list(range(result.last_index + 1))
             done.set()
         await stop_all(group)
@@ -199,7 +201,7 @@ def test_the_command_says_what_it_did_and_overwrites_nothing(
         result = json.loads(capsys.readouterr().out)
         assert result["done"] and result["last_index"] >= 9 and result["node"] == "n0"
         assert await command(ENV, args) == 1
-        assert "is there already" in json.loads(capsys.readouterr().out)["error"]
+        assert "already exists" in json.loads(capsys.readouterr().out)["error"]
         await stop_all(group)
 
     asyncio.run(scenario())
@@ -215,7 +217,7 @@ def test_a_damaged_store_gives_no_backup(tmp_path: Path, ports: list[int]) -> No
         data = bytearray(path.read_bytes())
         data[20_000] ^= 1
         path.write_bytes(data)
-        with pytest.raises(BackupFailed, match="or is damaged: the log could be read up to"):
+        with pytest.raises(BackupFailed, match="or it is damaged: the log could be read only up to"):
             await backup(ENV, str(tmp_path / "n0"), str(tmp_path / "copy"))
         assert not (tmp_path / "copy" / "dledger-n0").exists()
 

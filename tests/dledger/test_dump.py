@@ -107,4 +107,6 @@ def test_a_directory_of_groups_says_where_their_stores_are(tmp_path: Path) -> No
     (tmp_path / "blue" / "dledger-n0").mkdir(parents=True)
     done = dump_command(tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{tmp_path}: no dledger-<id> directory in it; one is in {tmp_path}/blue ")
+    assert done.stderr.startswith(
+        f"{tmp_path}: there is no dledger-<id> directory in it; one is in {tmp_path}/blue "
+    )

@@ -64,7 +64,7 @@ def test_a_group_is_told_what_to_do(
             first = next(name for name in group.peers)
             await run("member", "remove", first)
             assert "preferred: n3" in await run("prefer", "n3")
-            assert "each node's own setting" in await run("prefer", "--reset")
+            assert "the setting of each node" in await run("prefer", "--reset")
             await group.append([b"without the first"])
             with pytest.raises(RequestFailed, match="not a member") as error:
                 await run("member", "remove", first)
@@ -113,5 +113,5 @@ def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
 def test_delete_before_of_a_node_that_is_not_there_is_wrong_usage() -> None:
     """As of `get`: exit code 2."""
     args = options("delete-before", "5", "--peers", "n0-127.0.0.1:1", "--node", "n9")
-    with pytest.raises(ConfigError, match="--node n9: not in --peers"):
+    with pytest.raises(ConfigError, match="--node n9 is not one of --peers"):
         asyncio.run(delete_before(production_env("operator"), args))

@@ -359,19 +359,19 @@ def batch_queues(root: Path, log: CommitLog) -> None:
 
 MESSAGES: dict[Callable[[CommitLog], object], str] = {
     popped: "--leave pop",
-    gap: "queue offset 12, and 10 should come next",
+    gap: "queue offset 12 instead of 10",
     batch: "BatchCQ",
-    delayed: "no config/delayOffset.json",
-    timer: "no config/timercheck",
+    delayed: "config/delayOffset.json is missing",
+    timer: "config/timercheck is missing",
 }
 STORES: dict[Callable[[Path, CommitLog], object], str] = {
-    killed: "abort is there",
+    killed: "abort exists",
     rot: "is damaged at",
-    rot_at_the_end: "go on behind the end of the log",
+    rot_at_the_end: "continue after the end of the log",
     missing: "a file is missing",
-    cut: "a file is missing, or cut",
+    cut: "a file is missing or truncated",
     bad_config: "topics.json",
-    out_of_range: "out of its range",
+    out_of_range: "out of range",
     batch_queues: "BatchCQ",
     rocksdb: "in RocksDB",
 }
@@ -545,7 +545,7 @@ def test_another_import_does_not_go_on_with_it(tmp_path: Path) -> None:
     asked = request(root, tmp_path, checkpoint_bytes=20_000)
     with pytest.raises(Cut):
         take_over(asked, CutFiles(30))
-    with pytest.raises(MovingFailed, match="another run is under way"):
+    with pytest.raises(MovingFailed, match="a run with other arguments is unfinished"):
         take_over(replace(asked, group="H"))
     last = sorted((root / "commitlog").iterdir())[-1]
     last.write_bytes(last.read_bytes())
@@ -558,7 +558,7 @@ def test_another_import_does_not_go_on_with_it(tmp_path: Path) -> None:
 
 def test_no_room_is_said_before_anything_is_written(tmp_path: Path) -> None:
     root = restart_log().write(tmp_path / "old")
-    with pytest.raises(MovingFailed, match=r"bytes are needed there \(3 stores\)"):
+    with pytest.raises(MovingFailed, match=r"bytes are needed for 3 stores"):
         take_over(replace(request(root, tmp_path), segment_size=1 << 50))
     assert not list(tmp_path.glob("n?/*"))
 

@@ -211,7 +211,7 @@ def test_a_damaged_snapshot_is_not_copied(tmp_path: Path) -> None:
         found = [path.name for path in (Path(copy.directory) / "snapshots").iterdir()]
         assert found == [f"{BASE.pos:020d}"]
         (store / "snapshots" / found[0] / "a").write_bytes(b"2")
-        with pytest.raises(BackupFailed, match=r"begins at is damaged.*CRC differs"):
+        with pytest.raises(BackupFailed, match=r"beginning of the log is damaged.*CRC differs"):
             await backup(production_env("x"), str(tmp_path), str(tmp_path / "again"))
 
     asyncio.run(scenario())

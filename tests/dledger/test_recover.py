@@ -88,7 +88,7 @@ def test_without_yes_nothing_changes_and_everything_is_said(
         assert await command(production_env("x"), args) == 1
         assert contents(tmp_path / "n0") == before
         text = capsys.readouterr().out
-        assert "Whatever was acknowledged behind entry 300 (term" in text
+        assert "Everything that was acknowledged after entry 300 (term" in text
         assert "Nothing was changed" in text and "add --yes" in text
         args = options("recover", "--force-single", "--store", store, "--json")
         assert await command(production_env("x"), args) == 1
@@ -214,7 +214,7 @@ def test_damage_is_refused_unless_it_is_to_be_cut(tmp_path: Path, ports: list[in
         data[offset + HEADER_SIZE] ^= 1
         segment.write_bytes(data)
         before = contents(directory / "data")
-        with pytest.raises(RecoverRefused, match=r"entries 120\.\.300 were here and cannot be read"):
+        with pytest.raises(RecoverRefused, match=r"entries 120\.\.300 were stored here and cannot be read"):
             await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
         assert contents(directory / "data") == before
         report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True, cut_damage=True)

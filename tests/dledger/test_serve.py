@@ -113,7 +113,7 @@ def test_several_groups_share_the_ports_and_stop_in_order(serving: Serving) -> N
     for node in serving.addresses:
         assert serving.ask("get", "--group", "green", "--node", node, str(index)) == got
     stranger = serving.run("get", "--peers", serving.peers, "--node", "n7", "0")
-    assert stranger.returncode == 2 and "--node n7: not in --peers" in stranger.stderr
+    assert stranger.returncode == 2 and "--node n7 is not one of --peers" in stranger.stderr
     nameless = serving.run("status", "--peers", serving.peers)
     assert nameless.returncode == 4 and "there are: blue, green" in nameless.stdout
 
@@ -182,8 +182,8 @@ def test_serve_over_tls_from_a_configuration_file(serving: Serving) -> None:
     ("arguments", "text"),
     [
         ((), "dLegerGroup is missing"),
-        (("--group", "g", "--group", "g"), "named twice"),
-        (("--group", "../g"), "name of its directory"),
+        (("--group", "g", "--group", "g"), "names a group twice"),
+        (("--group", "../g"), "usable as a directory name"),
         (("--group", "g", "--id", "n9"), "not in dLegerPeers"),
         (
             ("--group", "g", "--peers", "n0-127.0.0.1:1;n1-n1..example.com:1"),

@@ -76,7 +76,7 @@ def test_nodes_of_different_clusters_are_an_error(
     leader = row("n0", "old", role="LEADER")
     assert status(monkeypatch, leader, row("n1", "new"), row("n2", "old"), words=words) == 2
     out, err = capsys.readouterr()
-    assert err == "status: not one group: n0 n2 of cluster old, n1 of cluster new\n"
+    assert err == "status: these nodes are not one group: n0 n2 of cluster old, n1 of cluster new\n"
     if words:
         assert [node["cluster"] for node in json.loads(out)["nodes"]] == ["old", "new", "old"]
 

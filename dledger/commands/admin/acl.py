@@ -55,7 +55,9 @@ async def update_user(
     broker: str | None,
 ) -> None:
     if (password, kind, enable) == (None, None, None):
-        raise ClientError("nothing to change: give --password, --type, --enable or --disable")
+        raise ClientError(
+            "nothing to change: give at least one of --password, --type, --enable and --disable"
+        )
     await _user(admin, name, cluster, broker)
     status = None if enable is None else "enable" if enable else "disable"
     user = UserInfo(name, password, kind, status)

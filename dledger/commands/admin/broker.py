@@ -69,7 +69,7 @@ async def show_config(
             address: {name: value for name, value in settings.items() if wanted in name.lower()}
             for address, settings in found.items()
         }
-    told.show({"brokers": found}, side_by_side(found, "no such setting"))
+    told.show({"brokers": found}, side_by_side(found, "no setting with this name"))
 
 
 async def set_config(
@@ -98,7 +98,7 @@ async def replication(admin: AsyncAdminClient, told: Told, broker: str | None, c
         terms += [(name, one.epoch, one.startOffset, one.endOffset) for one in epochs.epochList]
     told.show(
         {"brokers": data},
-        Table("bytes of the log", ("broker", "address", "role", "has", "behind", "in step"), rows),
+        Table("bytes of the log", ("broker", "address", "role", "has", "behind", "in sync"), rows),
         Table("terms", ("broker", "term", "from byte", "to byte"), terms),
     )
 
@@ -106,4 +106,4 @@ async def replication(admin: AsyncAdminClient, told: Told, broker: str | None, c
 async def clean(admin: AsyncAdminClient, told: Told, broker: str | None, cluster: str | None) -> None:
     places = await addresses(admin, cluster, broker)
     await each(places, admin.brokers.delete_expired)
-    told.show({"brokers": places}, f"{', '.join(places)}: asked to look")
+    told.show({"brokers": places}, f"{', '.join(places)}: the search for expired segments has started")

@@ -118,16 +118,16 @@ async def show_group(admin: AsyncAdminClient, told: Told, name: str) -> None:
             "behind": stats.behind,
         },
         Table(
-            "where it stands",
+            "offsets of the group",
             ("topic", "broker", "queue", "end", "offset", "behind", "last consumed message"),
             [["" if value is None else value for value in row.values()] for row in queues],
-            "nowhere yet",
+            "no offsets yet",
         ),
         Table(
             "consumers",
             ("client", "address", "language", "version"),
             [list(row.values()) for row in consumers],
-            "none is online",
+            "no consumer is online",
         ),
         Table("subscriptions", ("topic", "expression"), list(subscriptions.items())),
         Table(
@@ -148,7 +148,7 @@ async def create_group(
     admin: AsyncAdminClient, told: Told, name: str, cluster: str | None, broker: str | None, **settings: Any
 ) -> None:
     if name in await known_groups(admin):
-        raise ClientError(f"there is a consumer group {name!r} already: `update` changes it")
+        raise ClientError(f"the consumer group {name!r} already exists: use `update` to change it")
     config = _changed(SubscriptionGroupConfig(name), settings)
     places = await masters(admin, cluster, broker)
     warnings: list[str] = []
@@ -189,7 +189,7 @@ async def update_group(
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
     told.show(
         {"group": name, "changes": data, "warnings": warnings, "dryRun": told.dry_run},
-        Table(name, ("broker", "setting", "before", "after"), rows, "nothing changes"),
+        Table(name, ("broker", "setting", "before", "after"), rows, "nothing to change"),
     )
 
 

@@ -92,7 +92,7 @@ async def find(admin: AsyncAdminClient, told: Told, topic: str, key: str, limit:
     found = await admin.messages.by_key(topic, key, limit)
     told.show(
         {"messages": [as_json(one) for one in found]},
-        Table("", COLUMNS, [_row(one) for one in found], f"no message of {topic} has the key {key}"),
+        Table("", COLUMNS, [_row(one) for one in found], f"no message in {topic} has the key {key}"),
     )
 
 
@@ -110,7 +110,7 @@ async def show_message(admin: AsyncAdminClient, told: Told, topic: str, message_
         "keys": " ".join(one.keys),
         "born": f"{human(one.born_timestamp_ms)} at {one.born_host}",
         "stored": f"{human(one.store_timestamp_ms)} at {one.store_host}, byte {one.physical_offset}",
-        "tried again": one.reconsume_times,
+        "retries": one.reconsume_times,
         "properties": "\n".join(f"{key}={value}" for key, value in one.properties.items()),
     }
     rows = [(track.group, track.type.value, track.reason or "") for track in tracks]
@@ -192,16 +192,16 @@ async def redeliver(
     data = {"group": name, "messages": [as_json(stored) for _, stored in found], "dryRun": told.dry_run}
     rows = [(stored.message.properties.get(RETRY_TOPIC, ""), *_row(stored)) for _, stored in found]
     if told.dry_run or not found:
-        none = f"{name} has no dead letters that were not given back"
+        none = f"{name} has no dead letters that were not redelivered yet"
         told.show(data, Table("", ("topic", *COLUMNS), rows, none))
         return
-    told.agreed(f"Give {len(found)} dead letters back to {name}?")
+    told.agreed(f"Redeliver {len(found)} dead letters to {name}?")
     for address, stored in found:
         await admin.messages.redeliver(address, stored)
         if stored.message.queue_offset == reached[stored.queue]:
             reached[stored.queue] += 1
             await admin.offsets.commit(address, REDELIVERY_GROUP, stored.queue, reached[stored.queue])
-    told.show(data, f"{name}: {len(found)} dead letters given back")
+    told.show(data, f"{name}: {len(found)} dead letters redelivered")
 
 
 async def consume(
@@ -221,4 +221,4 @@ async def consume(
         data, f"{client}: {result.consumeResult} in {result.spentTimeMills} ms {result.remark or ''}".rstrip()
     )
     if result.consumeResult != "CR_SUCCESS":
-        raise ClientError(f"the consumer did not take it: {result.consumeResult}")
+        raise ClientError(f"the consumer did not consume it: {result.consumeResult}")

@@ -24,7 +24,7 @@ async def set_config(admin: AsyncAdminClient, told: Told, key: str, value: str) 
 async def stop_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
     await broker_groups(admin, None, broker)
     if not told.dry_run:
-        told.agreed(f"Have no producer write to {broker}?")
+        told.agreed(f"Stop producers from writing to {broker}?")
     await _writes(admin, told, broker, wipe=True)
 
 
@@ -39,7 +39,7 @@ async def _writes(admin: AsyncAdminClient, told: Told, broker: str, wipe: bool) 
     for address in admin.namesrv.addresses:
         counts[address] = 0 if told.dry_run else await change(address, broker)
     shown = ", ".join(f"{address}: {count} topics" for address, count in counts.items())
-    verb = "nobody is to write" if wipe else "everybody may write"
+    verb = "producers may not write" if wipe else "producers may write"
     text = f"{broker}: {verb} to it ({'dry run: nothing is changed' if told.dry_run else shown})"
     told.show({"broker": broker, "topics": counts, "dryRun": told.dry_run}, text)
 

@@ -56,7 +56,9 @@ def when(
         return timestamp, offset
     check_time(timestamp, option, now_ms)
     if timestamp > now_ms and not ahead:
-        raise ClientError(f"{option} {text}: this lies in the future, give latest for the end")
+        raise ClientError(
+            f"{option} {text}: this time lies in the future; give latest for the end of the queues"
+        )
     return timestamp, offset
 
 
@@ -72,7 +74,7 @@ def _when(text: str, now_ms: int, option: str) -> tuple[int | None, int | None]:
     if text.isdigit():
         if int(text) < FIRST_MS:
             raise ClientError(
-                f"{option} {text}: say offset:{text}, or a time in ms since 1970: {meant(int(text), now_ms)}"
+                f"{option} {text}: give offset:{text}, or a time in ms since 1970: {meant(int(text), now_ms)}"
             )
         return int(text), None
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -100,14 +102,14 @@ async def reset(
 ) -> None:
     timestamp, offset = when(target, admin.now_ms())
     if offset is not None and queue is None:
-        raise ClientError("--to offset:N is of one queue: give --queue")
+        raise ClientError("--to offset:N needs one queue: give --queue")
     places = await admin.offsets.brokers_of(topic)
     if broker is not None:
         if broker not in places:
             raise ClientError(f"no broker {broker!r} has the topic {topic}: {', '.join(places)}")
         places = {broker: places[broker]}
     if queue is not None and len(places) > 1:
-        raise ClientError(f"--queue: say at which broker (--broker): {', '.join(places)}")
+        raise ClientError(f"--queue needs a broker (--broker): {', '.join(places)}")
     await must_exist(admin, name)
     changes: list[tuple[str, OffsetChange]] = []
     for address in places.values():
@@ -123,7 +125,7 @@ async def reset(
         f"{name} in {topic}" + (" (dry run: nothing is changed)" if told.dry_run else ""),
         COLUMNS,
         [_shown(row) for row in rows],
-        "no such queue",
+        "this queue does not exist",
     )
     data = {"group": name, "topic": topic, "queues": rows, "dryRun": told.dry_run}
     if told.dry_run or not rows:
@@ -131,7 +133,7 @@ async def reset(
         return
     if not told.as_json:
         told.show(None, table)
-    told.agreed(f"Have {name} go on there? Its consumers go along.")
+    told.agreed(f"Move {name} to these offsets? Its running consumers follow.")
     unknown: list[str] = []
     for broker_name, address in places.items():
         try:
@@ -141,8 +143,10 @@ async def reset(
                 raise
             unknown.append(broker_name)
     if unknown:
-        raise ClientError(f"{name} is not known at {', '.join(unknown)}: it is reset at the others only")
-    told.show(data, f"{name}: {len(rows)} queues of {topic} are reset")
+        raise ClientError(
+            f"{name} is unknown at {', '.join(unknown)} and was reset only at the other brokers"
+        )
+    told.show(data, f"{name}: {len(rows)} queues of {topic} were reset")
 
 
 def _to_offset(change: OffsetChange, offset: int) -> OffsetChange:
@@ -229,7 +233,7 @@ async def clone(admin: AsyncAdminClient, told: Told, source: str, target: str, t
         return
     if not told.as_json:
         told.show(None, table)
-    told.agreed(f"Have {target} go on there?")
+    told.agreed(f"Move {target} to these offsets?")
     places: dict[str, str] = {}
     for one in dict.fromkeys(str(row["topic"]) for row in rows):
         places |= await admin.offsets.brokers_of(one)

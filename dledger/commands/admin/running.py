@@ -43,7 +43,7 @@ class Told:
         if self.yes:
             return
         if not sys.stdin.isatty():
-            raise click.ClickException(f"{question} Nobody can be asked here: give --yes")
+            raise click.ClickException(f"{question} There is no terminal to ask at: give --yes")
         click.confirm(question, abort=True, err=True)
 
 

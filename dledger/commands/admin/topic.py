@@ -94,7 +94,7 @@ async def show_topic(admin: AsyncAdminClient, told: Told, topic: str) -> None:
             [[value if value is not None else "" for value in row.values()] for row in queues],
         ),
         Table("consumer groups", ("group",), [(name,) for name in groups]),
-        f"{stats.topicPutTps:.2f} messages a second come in",
+        f"{stats.topicPutTps:.2f} messages are received per second",
     )
 
 
@@ -128,7 +128,7 @@ async def create_topic(
     places = await masters(admin, cluster, broker)
     if topic in await admin.topics.names():
         raise ClientError(
-            f"there is a topic {topic!r} already: `dledger admin topic update {topic}` changes it"
+            f"the topic {topic!r} already exists: use `dledger admin topic update {topic}` to change it"
         )
     config = TopicConfig(
         topic,
@@ -165,7 +165,7 @@ def _unread(config: TopicConfig) -> str:
     if first > last:
         return ""
     queues = f"queue {last}" if first == last else f"queues {first} to {last}"
-    return f"messages of {queues} cannot be read: there are more queues to write than to read"
+    return f"messages in {queues} cannot be read, because the topic has more queues to write than to read"
 
 
 async def update_topic(
@@ -217,7 +217,7 @@ async def update_topic(
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
     told.show(
         {"topic": topic, "changes": data, "warnings": warnings, "dryRun": told.dry_run},
-        Table(topic, ("broker", "setting", "before", "after"), rows, "nothing changes"),
+        Table(topic, ("broker", "setting", "before", "after"), rows, "nothing to change"),
     )
 
 
@@ -274,7 +274,7 @@ async def delete_topics(
         return
     if not told.as_json:
         told.show(None, table)
-    told.agreed(f"Delete {', '.join(topics)} with all messages?")
+    told.agreed(f"Delete {', '.join(topics)} and all messages?")
     places = await masters(admin, cluster, broker)
     for name in topics:
         await each(places.values(), lambda address, name=name: admin.topics.delete(address, name))  # type: ignore[misc]

@@ -26,7 +26,7 @@ def _number(name: str, default: int | None, text: str) -> click.Option:
 
 
 def _size() -> click.Option:
-    return _number("size", 1024, "Bytes of a body.")
+    return _number("size", 1024, "Size of a message body in bytes.")
 
 
 def _window() -> click.Option:
@@ -34,10 +34,10 @@ def _window() -> click.Option:
 
 
 def _batch() -> click.Option:
-    return _number("batch", 1, "Messages of one request.")
+    return _number("batch", 1, "Messages in one request.")
 
 
-def _seconds(default: float | None, text: str = "How long.") -> click.Option:
+def _seconds(default: float | None, text: str = "Duration.") -> click.Option:
     return option(
         "--seconds", metavar="S", type=float, default=default, show_default=default is not None, help=text
     )
@@ -54,14 +54,14 @@ def _directory(text: str, **more: Any) -> click.Option:
 
 
 def _runs() -> click.Option:
-    return _number("runs", 5, "How often.")
+    return _number("runs", 5, "Number of repetitions.")
 
 
 def _megabytes() -> click.Option:
-    return _number("megabytes", 2000, "Of the stores, when they are made.")
+    return _number("megabytes", 2000, "Random seed of the stores, when they are created.")
 
 
-_STORES = "Of the stores: they are made once, and stay."
+_STORES = "Directory of the stores: they are created once, and stay."
 
 
 def _mode(
@@ -83,10 +83,16 @@ def _of_a_running_group() -> list[click.Parameter]:
     """Options that `produce` and `consume` share."""
     return [
         namesrv_option("host:port of a NameServer, several with ';'."),
-        option("--topic", metavar="NAME", default="bench", show_default=True, help="Made if it is missing."),
+        option(
+            "--topic",
+            metavar="NAME",
+            default="bench",
+            show_default=True,
+            help="The topic; created if it is missing.",
+        ),
         _window(),
         _batch(),
-        _number("messages", None, "End after this many."),
+        _number("messages", None, "End after this number of messages."),
     ]
 
 
@@ -96,12 +102,12 @@ BENCH = Group(
     [
         _mode(
             "produce",
-            "send to a running group as fast as it takes it",
+            "send to a running group as fast as it accepts messages",
             *_of_a_running_group(),
             _seconds(None, "End after this time. [default: 10, without --messages]"),
             _size(),
             _number("connections", 1, "Producers."),
-            _number("queues", 8, "Queues of a topic that is made."),
+            _number("queues", 8, "Number of queues of a topic that is created."),
             option(
                 "--warmup",
                 "warmup_s",
@@ -137,14 +143,14 @@ BENCH = Group(
         ),
         _mode(
             "scale",
-            "what many queues and groups cost, against few: sends, memory, starts",
+            "what many queues and groups cost, compared with few: sends, memory, starts",
             _number("queues", 10_000, "Queues."),
             _number("groups", 1000, "Consumer groups."),
             _seconds(20.0),
         ),
         _mode(
             "clients",
-            "what connected clients cost that do nothing, against few",
+            "what many idle connected clients cost, compared with few",
             _number("clients", 5000, "Connected clients."),
             _number("groups", 100, "Consumer groups."),
             _seconds(10.0),
@@ -152,35 +158,39 @@ BENCH = Group(
         _mode(
             "compare",
             "the same load on groups of other systems that are installed here",
-            option("--systems", metavar="A,B", help="Which, in which order. [default: what is installed]"),
+            option(
+                "--systems",
+                metavar="A,B",
+                help="Systems to measure, in this order. [default: the installed ones]",
+            ),
             option("--loads", metavar="A,B", help=f"Of {', '.join(LOADS)}. [default: all]"),
             _nodes(),
             _size(),
-            _seconds(8.0, "How long each load."),
-            _number("turns", 1, "How often."),
+            _seconds(8.0, "Duration of each load."),
+            _number("turns", 1, "Number of repetitions."),
             option(
                 "--rocketmq",
                 metavar="DIR",
                 type=click.Path(file_okay=False),
                 help="Jars of Apache RocketMQ.",
             ),
-            _directory("Of the stores. [default: a temporary one]"),
+            _directory("Directory of the stores. [default: a temporary one]"),
         ),
         _mode(
             "restart",
-            "how long a group takes to start that has much in its log",
+            "how long a group with a large log takes to start",
             option(
                 "--gigabytes",
                 metavar="GB",
                 type=float,
                 default=10.0,
                 show_default=True,
-                help="In the log of each node.",
+                help="Size of the log of each node.",
             ),
             _nodes(),
             _size(),
-            _directory("Of the stores. [default: a temporary one]"),
-            text="How long a group takes to start that has much in its log, after a clean stop and after a "
+            _directory("Directory of the stores. [default: a temporary one]"),
+            text="How long a group with a large log takes to start, after a clean stop and after a "
             "kill of all nodes under load, with its files in the page cache and without.",
         ),
         _mode(

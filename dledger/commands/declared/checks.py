@@ -45,7 +45,7 @@ def _fail_on() -> click.Option:
         type=click.Choice(list(FAIL_ON)),
         default="warning",
         show_default=True,
-        help="Exit with 0 when nothing is worse than what is below this; 4, could not look, stays.",
+        help="Exit with 0 if every finding is below this severity; exit code 4 (could not look) stays.",
     )
 
 
@@ -62,22 +62,22 @@ def _of_audits() -> list[click.Parameter]:
         ),
         flag(
             "--same-time",
-            help="The directories are those of stopped or running nodes, not copies taken one after the "
-            "other: what one lacks at its end is lacking.",
+            help="The directories belong to stopped or running nodes and are not copies taken one "
+            "after the other, so entries that a replica lacks at its end count as missing.",
         ),
         option(
             "--keep",
             metavar="DIR",
             type=Checked("dledger.audit.arguments:keep_root", "dir"),
-            help="Keep the scans of full, committed, clean segments there, a directory or URL, and do not "
-            "scan these again before they change, or --rescan-hours have passed.",
+            help="Directory or URL that keeps the scans of full, committed, clean segments: these "
+            "are not scanned again until they change or --rescan-hours have passed.",
         ),
         option(
             "--rescan-hours",
             metavar="N",
             type=NOT_NEGATIVE,
-            help="With --keep: scan a segment again N hours after its last scan at the latest, as media rot; "
-            f"0: never. [default: {RESCAN_HOURS}]",
+            help="With --keep: scan a segment again N hours after its last scan at the latest, "
+            f"because disks can corrupt data; 0: never. [default: {RESCAN_HOURS}]",
         ),
     ]
 
@@ -86,8 +86,8 @@ def _master() -> click.Option:
     return option(
         "--master",
         metavar="URL",
-        help="Spark master, as local[4] or spark://host:7077, or a Spark Connect server, sc://host:15002. "
-        "[default: SPARK_REMOTE, else all cores of this machine]",
+        help="Spark master, such as local[4] or spark://host:7077, or a Spark Connect server, such "
+        "as sc://host:15002. [default: SPARK_REMOTE, else all cores of this machine]",
     )
 
 
@@ -119,7 +119,7 @@ def _source(archive: bool = True) -> list[click.Parameter]:
 
 
 _READS = (
-    "STORE is the storePathRootDir of a node; a running node's may be read. Of several replicas of one group "
+    "STORE is the storePathRootDir of a node, which may be running. Of several replicas of one group "
     "the one that knows the highest committed index is read."
 )
 
@@ -150,9 +150,7 @@ def _audit(name: str, summary: str, text: str) -> Declared:
         epilog=f"STORE is the {_STORE}; a running node may be audited.",
         extra="server",
         always={"command": name},
-        wrong=lambda given: (
-            "at least two stores are needed" if name == "compare" and len(given.stores) < 2 else ""
-        ),
+        wrong=lambda given: "give at least two stores" if name == "compare" and len(given.stores) < 2 else "",
     )
 
 
@@ -210,7 +208,8 @@ SPARK_AUDIT = _job(
     "check the replicas of a group and compare them",
     [
         _stores(
-            "storePathRootDir of a node, or a URL of a copy of it; beside --namesrv in place of a broker."
+            "storePathRootDir of a node, or a URL of a copy of it; with --namesrv it replaces a "
+            "broker that is down."
         ),
         namesrv_option(
             "NameServers as host:port;host:port: audit live brokers, which scan their own disks.",
@@ -220,8 +219,9 @@ SPARK_AUDIT = _job(
             "--digests",
             metavar="PATH",
             type=PATH,
-            help="Compare what brokers shipped there (their digestShipPath, a directory or URL); STORE and "
-            "--namesrv are then only used to read entries where digests differ.",
+            help="Compare the digests that brokers shipped to this directory or URL (their "
+            "digestShipPath); STORE and --namesrv are then used only to read entries whose "
+            "digests differ.",
         ),
         option("--cluster", metavar="NAME", help="With --namesrv: only groups of this cluster."),
         option(
@@ -231,9 +231,9 @@ SPARK_AUDIT = _job(
             "--max-age",
             metavar="SECONDS",
             type=NOT_NEGATIVE,
-            help="With --namesrv: rows that a broker read for an earlier audit will do when they are no "
-            "older [default: 0, everything is read again]; with --digests: older ones are a finding "
-            f"[default: {DIGESTS_MAX_AGE_S}].",
+            help="With --namesrv: reuse rows that a broker read for an earlier audit, if they are "
+            "not older than this [default: 0, everything is read again]; with --digests: older "
+            f"digests are a finding [default: {DIGESTS_MAX_AGE_S}].",
         ),
         *_of_audits(),
         option(
@@ -261,7 +261,10 @@ READ = _job(
         *_source(),
         option("--view", default="messages", show_default=True, help="View of the data source."),
         option(
-            "--where", metavar="SQL", default="", help="Condition, as \"topic = 'orders' and offset > 9\"."
+            "--where",
+            metavar="SQL",
+            default="",
+            help="Condition, such as \"topic = 'orders' and offset > 9\".",
         ),
         option("--order-by", metavar="COLUMN", default="", help="Sort by this column."),
         option("--limit", metavar="N", type=POSITIVE, default=20, show_default=True, help="Rows."),
@@ -273,14 +276,16 @@ ARCHIVE = _job(
     "archive topics to Parquet, by topic and day",
     [
         *_source(archive=False),
-        option("--to", metavar="DIR", required=True, type=PATH, help="The archive; made if it is not there."),
+        option(
+            "--to", metavar="DIR", required=True, type=PATH, help="The archive; created if it does not exist."
+        ),
         option(
             "--batch-mb",
             metavar="N",
             type=POSITIVE,
             default=4096,
             show_default=True,
-            help="MiB of log in a batch.",
+            help="Size of a batch in MiB of log.",
         ),
         option(
             "--batch-messages",
@@ -293,8 +298,8 @@ ARCHIVE = _job(
         _master(),
     ],
     codes=exit_codes.ARCHIVE,
-    text="Archive topics to Parquet, by topic and day. Run it again (from a timer) to go on where it ended: "
-    "every committed message gets into the files exactly once, whenever it is killed.",
+    text="Archive topics to Parquet, by topic and day. Run it again (for example from a timer) to "
+    "continue: every committed message is archived exactly once, even if the job is killed.",
 )
 REPLAY = _job(
     "replay",
@@ -310,13 +315,13 @@ REPLAY = _job(
             help="Stored at or after (UTC): 2026-11-21 or 2026-11-21T15:30:00.",
         ),
         option("--stored-before", metavar="TIME", type=_TIME, help="Stored before."),
-        flag("--resume", help="Leave out what the target has from an earlier replay."),
+        flag("--resume", help="Skip messages that an earlier replay has already sent to the target."),
         option(
             "--create-queues",
             metavar="N",
             type=POSITIVE,
             default=None,
-            help="Make a missing topic, with N queues.",
+            help="Create a missing topic with N queues.",
         ),
         _master(),
     ],
@@ -332,7 +337,7 @@ STATS = _job(
             "--bucket",
             metavar="SECONDS",
             type=POSITIVE,
-            help="Of one point of the series. [default: what suits]",
+            help="Time span of one point of the series. [default: chosen by the length of the series]",
         ),
         _master(),
     ],
@@ -340,7 +345,7 @@ STATS = _job(
 )
 LAG = _job(
     "lag",
-    "how far consumer groups are behind, and were",
+    "how far consumer groups are and were behind",
     [
         *_source(archive=False),
         option("--consumer", **_CONSUMER),
@@ -354,7 +359,7 @@ LAG = _job(
             "--bucket",
             metavar="SECONDS",
             type=POSITIVE,
-            help="Of one point of the history. [default: what suits]",
+            help="Time span of one point of the history. [default: chosen by the length of the history]",
         ),
         _master(),
     ],
@@ -378,30 +383,35 @@ ACCOUNT = _job(
             "messages.",
         ),
         option("--consumer", **_CONSUMER),
-        option("--consumed", metavar="FILE", type=PATH, help="id (and consumer) of what was worked on."),
+        option(
+            "--consumed",
+            metavar="FILE",
+            type=PATH,
+            help="ids (and consumers) of the messages that were processed.",
+        ),
         flag(
             "--strict",
-            help="No message may be there without an acknowledgement, also before the first and after the "
-            "last.",
+            help="Report every message without an acknowledgement, even before the first and after "
+            "the last acknowledged one.",
         ),
         _master(),
     ],
     codes=exit_codes.AUDIT,
-    text="Compare what a producer was told, what is in the log, and what consumer groups consumed.",
+    text="Compare the acknowledgements of a producer, the log, and the offsets of consumer groups.",
     reports=True,
     judges=True,
 )
 DOCTOR = _job(
     "doctor",
-    "say what Spark needs on this machine and on a cluster, and what is missing",
+    "check what Spark needs on this machine and on a cluster",
     [
-        _stores("storePathRootDir of a node: also whether it is seen from everywhere."),
+        _stores("storePathRootDir of a node: also check that it is visible on all executors."),
         _master(),
-        flag("--no-spark", help="Look at this machine only; start no session."),
+        flag("--no-spark", help="Check only this machine; start no session."),
     ],
     codes=exit_codes.DOCTOR,
-    text="Look for all that Spark needs: Java, Python, packages, memory, disk; then run a small job. With "
-    "--master the executors of that cluster are looked at, too.",
+    text="Check everything that Spark needs: Java, Python, packages, memory, disk; then run a small "
+    "job. With --master, the executors of that cluster are checked, too.",
     epilog="",
 )
 SPARK = Group(

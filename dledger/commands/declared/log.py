@@ -9,10 +9,10 @@ import click
 from dledger.commands import exit_codes
 from dledger.commands.declaring import Declared, Group, argument, flag, json_option, option
 
-PEERS = "As dLegerPeers: n0-host:port;n1-host:port;..."
+PEERS = "Members, written as in dLegerPeers: n0-host:port;n1-host:port;..."
 TLS = (
     ("cert", "PEM certificate"),
-    ("key", "its PEM key"),
+    ("key", "PEM key of the certificate"),
     ("ca", "PEM certificate of the authority that signed all nodes"),
 )
 _RUN = "dledger.commands.log:run"
@@ -29,9 +29,9 @@ def access() -> list[click.Parameter]:
     """The options `--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
     return [
         option("--peers", required=True, help=PEERS),
-        option("--group", metavar="NAME", help="Its name, where several groups share the ports."),
+        option("--group", metavar="NAME", help="Name of the group, if several groups share the ports."),
         option("--timeout", type=float, default=3.0, show_default=True, help="Seconds to wait."),
-        *_tls(", where the group uses TLS"),
+        *_tls(", if the group uses TLS"),
     ]
 
 
@@ -51,24 +51,24 @@ def _of_a_group(name: str, summary: str, *params: click.Parameter, action: str =
 APPEND = _of_a_group(
     "append",
     "append one entry to the group's log",
-    argument("body", "What to append, as it is, or - for standard input."),
+    argument("body", "Bytes to append, or - for standard input."),
 )
 GET = _of_a_group(
     "get",
     "read one committed entry",
     argument("index", "Index of the entry.", type=int),
-    option("--node", metavar="ID", help="Ask this one of --peers. [default: the leader]"),
+    option("--node", metavar="ID", help="Ask this node of --peers. [default: the leader]"),
 )
 DELETE_BEFORE = _of_a_group(
     "delete-before",
-    "free the segments that hold only entries before an index",
-    argument("index", "The first index that must stay.", type=int),
+    "remove the segments that hold only entries before an index",
+    argument("index", "The first index that must be kept.", type=int),
     option("--node", metavar="ID", help="Only on this node. [default: on all]"),
 )
 
 
 def _node() -> click.Argument:
-    return argument("node", "Node id, as n3.")
+    return argument("node", "Node id, such as n3.")
 
 
 def members() -> list[click.Command]:
@@ -77,25 +77,26 @@ def members() -> list[click.Command]:
         _of_a_group("list", "the members as the leader sees them", action="list"),
         _of_a_group(
             "add",
-            "add a member: it gets the log, and votes when it has caught up",
+            "add a member: it receives the log, and votes when it has caught up",
             _node(),
             argument("address", "host:port of its peer port."),
-            flag("--learner", help="It stays a learner until promoted."),
+            flag("--learner", help="Keep it a learner until it is promoted."),
             option("--wait", type=float, default=0.0, help="Seconds to wait until it is a voter."),
             action="add",
         ),
         _of_a_group(
             "remove",
-            "remove a member; a leader hands over first",
+            "remove a member; a leader transfers leadership first",
             _node(),
             flag(
                 "--force",
-                help="Also when the rest has no live majority (writes stop until it has), or was not all "
-                "seen with a program that can read the change.",
+                help="Remove it even if the other voters have no live majority (then writes stop "
+                "until they have), or if some of them may run a version that cannot read the "
+                "change.",
             ),
             action="remove",
         ),
-        _of_a_group("promote", "make a learner that has caught up a voter", _node(), action="promote"),
+        _of_a_group("promote", "make a voter of a learner that has caught up", _node(), action="promote"),
     ]
 
 
@@ -104,20 +105,22 @@ def leadership() -> list[click.Command]:
     return [
         _of_a_group(
             "transfer",
-            "hand leadership over",
-            argument("node", "To whom (default: the most advanced voter).", required=False),
+            "transfer leadership",
+            argument("node", "The new leader (default: the most advanced voter).", required=False),
         ),
         _of_a_group(
             "prefer",
-            "say who should lead",
+            "set the preferred leaders",
             argument(
                 "nodes",
-                "Node ids: a leader that is none of them hands over to the first that is well. "
-                "None: nobody is preferred.",
+                "Node ids: a leader that is not one of them transfers leadership to the first "
+                "healthy one. Without ids, no node is preferred.",
                 nargs=-1,
             ),
-            flag("--reset", help="Forget what was said: each node's own setting counts."),
-            wrong=lambda given: "--reset does not go with node ids" if given.reset and given.nodes else "",
+            flag("--reset", help="Remove this setting, so that the setting of each node applies."),
+            wrong=lambda given: (
+                "give either --reset or node ids, not both" if given.reset and given.nodes else ""
+            ),
         ),
     ]
 
@@ -129,19 +132,19 @@ SERVE = Declared(
     "serve",
     _RUN,
     [
-        option("-c", "--config", metavar="FILE", help="Lines key=value; options win over them."),
+        option("-c", "--config", metavar="FILE", help="File with lines key=value; options override them."),
         option("--group", metavar="NAME", multiple=True, help="A group; may be given several times."),
-        option("--id", metavar="ID", help="Id of this node in --peers, as n0."),
+        option("--id", metavar="ID", help="Id of this node in --peers, such as n0."),
         option("--peers", help=PEERS),
-        option("--store", metavar="DIR", help="Each group has a directory in it."),
-        option("--bind", metavar="ADDRESS", help="Where to listen. [default: everywhere]"),
-        option("--segment-size", metavar="BYTES", help="Of a log file; the same on all nodes."),
+        option("--store", metavar="DIR", help="Directory that holds a directory for each group."),
+        option("--bind", metavar="ADDRESS", help="Address to listen on. [default: all addresses]"),
+        option("--segment-size", metavar="BYTES", help="Size of a log file; the same on all nodes."),
         *_tls(),
     ],
     codes=exit_codes.SERVER,
     summary="run a stand-alone node, or one for each of several groups",
-    text="Run stand-alone nodes, one for each group, until SIGTERM. The exit code is the highest of the "
-    "nodes that failed.",
+    text="Run stand-alone nodes, one for each group, until SIGTERM. The exit code is the highest one "
+    "of the failed nodes.",
     server=True,
     always={"command": "serve"},
 )
@@ -151,7 +154,7 @@ DUMP = Declared(
     [
         argument("store", "storePathRootDir of a node, or its dledger-<id> directory."),
         option("--from", "start", type=int, default=0, show_default=True, help="First index."),
-        option("--count", type=int, default=0, help="How many at most. [default: all]"),
+        option("--count", type=int, default=0, help="Largest number of entries. [default: all]"),
         json_option(),
     ],
     codes=exit_codes.COPY,
@@ -164,7 +167,7 @@ BACKUP = Declared(
     [
         option("--store", metavar="DIR", required=True, help="storePathRootDir of the node."),
         option("--to", metavar="DIR", required=True, help="Directory that gets dledger-<id>."),
-        option("--as", "node", metavar="ID", help="Id of the copy, if it is to be another member."),
+        option("--as", "node", metavar="ID", help="New node id, if the copy will be another member."),
         json_option(),
     ],
     codes=exit_codes.COPY,
@@ -175,18 +178,21 @@ RECOVER = Declared(
     "recover",
     _RUN,
     [
-        flag("--force-single", help="Make this store's node a new cluster."),
-        flag("--reset-term", help="End a term that no elections can have made (a stranger's)."),
+        flag("--force-single", help="Make the node of this store the only member of a new cluster."),
+        flag(
+            "--reset-term",
+            help="Reset a term that is too high to be reached by elections (one set by an outsider).",
+        ),
         option("--store", metavar="DIR", required=True, help="storePathRootDir of the stopped node."),
-        option("--term", type=int, help="With --reset-term: the term to go on with."),
-        flag("--yes", help="Do it. Without, only say what would be lost."),
-        flag("--cut-damage", help="Give up everything from the first damaged entry on."),
+        option("--term", type=int, help="With --reset-term: the new term."),
+        flag("--yes", help="Do it. Without this option, only report what would be lost."),
+        flag("--cut-damage", help="Discard everything from the first damaged entry on."),
         json_option(),
     ],
     codes=exit_codes.RECOVER,
-    summary="go on with one store after the loss of a majority, or end a forged term",
+    summary="continue with one store after the loss of a majority, or reset a forged term",
     wrong=lambda given: (
-        "give one of --force-single and --reset-term" if given.force_single == given.reset_term else ""
+        "give either --force-single or --reset-term" if given.force_single == given.reset_term else ""
     ),
     always={"command": "recover"},
 )

@@ -26,20 +26,18 @@ def delimiter(text: str) -> str:
     """Parse `--delimiter CHAR`; a tab may be written as backslash and t. ValueError."""
     found = "\t" if text == r"\t" else text
     if len(found) != 1 or found in '"\r\n':
-        raise ValueError(f"{text!r} is not one character that can stand between columns")
+        raise ValueError(f"{text!r} is not a single character that can separate columns")
     return found
 
 
 PRODUCE = operation(
     "produce",
-    "Send each line, JSON object or CSV row of FILE, or of standard input, as a message.\n\n"
-    "\b\n"
-    "  dledger produce orders < lines.txt\n"
-    "  dledger produce orders orders.csv --field body='*' --field key=order_id\n"
-    "  dledger consume orders --format json | dledger produce other --format json\n\n"
-    "JSON objects and CSV rows have body, key (or keys), tag (or tags), orderingKey and properties; a JSON "
-    "object may have bodyBase64 in place of body. The topic must exist. When something goes wrong, messages "
-    "that are in flight are waited for, and the command says with which --skip it goes on.",
+    "Send each line, JSON object or CSV row of FILE, or of standard input, as a message.\n\n\b\n  "
+    "dledger produce orders < lines.txt\n  dledger produce orders orders.csv --field body='*' "
+    "--field key=order_id\n  dledger consume orders --format json | dledger produce other --format "
+    "json\n\nJSON objects and CSV rows have body, key (or keys), tag (or tags), orderingKey and "
+    "properties; a JSON object may have bodyBase64 in place of body. The topic must exist. After an "
+    "error the command waits for the messages in flight and prints the --skip with which to continue.",
     f"{_PLACE}.produce:produce",
     topic_name(),
     argument(
@@ -53,21 +51,26 @@ PRODUCE = operation(
     option(
         "--format",
         type=click.Choice(FORMATS),
-        help="What the input has. [default: by the ending of FILE: .json, .jsonl, .ndjson, .csv, .tsv; else "
-        "lines]",
+        help="Format of the input. [default: by the ending of FILE: .json, .jsonl, .ndjson, .csv, "
+        ".tsv; else lines]",
     ),
-    option("-k", "--key", multiple=True, help="Key of messages whose record has none; may be repeated."),
-    option("--tag", help="Tag of messages whose record has none."),
+    option(
+        "-k",
+        "--key",
+        multiple=True,
+        help="Key for messages whose record has none; may be given several times.",
+    ),
+    option("--tag", help="Tag for messages whose record has none."),
     option(
         "--ordering-key",
-        help="Messages with the same ordering key go to one queue; for records that have none.",
+        help="Ordering key for messages whose record has none; messages with the same one go to one queue.",
     ),
     option(
         "-K",
         "--key-separator",
         default="",
         metavar="TEXT",
-        help="In lines: what stands between the key and the body.",
+        help="In lines: the separator between key and body.",
     ),
     option(
         "--field",
@@ -81,31 +84,29 @@ PRODUCE = operation(
         "--delimiter",
         metavar="CHAR",
         type=Checked("dledger.commands.declared.messages:delimiter"),
-        help="Between the columns of CSV. [default: a comma; a tab for .tsv]",
+        help="Separator of CSV columns. [default: a comma; a tab for .tsv]",
     ),
-    flag("--ignore-other", help="Leave out columns and fields that are no part of a message."),
-    flag("--skip-empty", help="Pass over empty lines; otherwise they are an error."),
-    option("-c", "--count", type=POSITIVE, metavar="N", help="Send so many records at most."),
+    flag("--ignore-other", help="Ignore columns and fields that are not parts of a message."),
+    flag("--skip-empty", help="Skip empty lines; without this option they are an error."),
+    option("-c", "--count", type=POSITIVE, metavar="N", help="Send at most this number of records."),
     option(
         "--skip",
         type=NOT_NEGATIVE,
         default=0,
         metavar="N",
-        help="Leave out the first N records: those that an earlier run has sent.",
+        help="Skip the first N records, which an earlier run has sent.",
     ),
-    flag("--check", help="Read the input to its end, and send nothing."),
+    flag("--check", help="Read the whole input, and send nothing."),
     codes=exit_codes.MESSAGES,
     short_help="send lines, JSON lines or CSV as messages",
 )
 CONSUME = operation(
     "consume",
-    "Print the messages of a topic as lines, JSON lines or CSV: those that are there now, or with --follow "
-    "also those that come.\n\n"
-    "\b\n"
-    "  dledger consume orders --follow\n"
-    "  dledger consume orders --from -1h --tag 'paid || sent' --format csv\n\n"
-    "Without --group nothing is committed, and each run begins at --from. With it a run begins where the "
-    "group stands, and commits what it has printed.",
+    "Print the messages of a topic as lines, JSON lines or CSV: those that are stored now, or with "
+    "--follow also new ones.\n\n\b\n  dledger consume orders --follow\n  dledger consume orders "
+    "--from -1h --tag 'paid || sent' --format csv\n\nWithout --group nothing is committed, and each "
+    "run begins at --from. With it a run begins at the offsets of the group, and commits what it has "
+    "printed.",
     f"{_PLACE}.consume:consume",
     topic_name(),
     option(
@@ -113,7 +114,7 @@ CONSUME = operation(
         type=click.Choice(FORMATS),
         default=LINES,
         show_default=True,
-        help="Lines hold the bodies alone.",
+        help="Format of the output; lines hold only the bodies.",
     ),
     option(
         "--from",
@@ -123,11 +124,11 @@ CONSUME = operation(
         metavar="TIME",
         help="earliest, latest, a time (2026-05-01T12:00, ms since 1970) or an age (-30m, -2h, -1d).",
     ),
-    option("-g", "--group", metavar="GROUP", help="Go on where this consumer group stands, and commit."),
+    option("-g", "--group", metavar="GROUP", help="Begin at the offsets of this consumer group, and commit."),
     option("--tag", default="*", metavar="EXPRESSION", help="Only messages with these tags: TagA || TagB."),
     option("-k", "--key", help="Only messages with this key."),
-    option("-c", "--count", type=POSITIVE, metavar="N", help="End after so many messages."),
-    flag("-f", "--follow", help="Go on with what comes, until Ctrl-C or --count."),
+    option("-c", "--count", type=POSITIVE, metavar="N", help="End after this number of messages."),
+    flag("-f", "--follow", help="Continue with new messages, until Ctrl-C or --count."),
     codes=exit_codes.MESSAGES,
     short_help="print messages as lines, JSON lines or CSV",
 )

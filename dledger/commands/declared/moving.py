@@ -12,7 +12,7 @@ from dledger.commands.moving.defaults import CHECKPOINT_BYTES, LOOK_BACK
 from dledger.config import NodeConfig
 
 _PLACE = "dledger.commands.moving.cli"
-_NODES = "ids are n0, n1, ... in the order given, or stand before it."
+_NODES = "the ids are n0, n1, ... in the given order, unless you write ID=DIR."
 SEGMENT_SIZE = NodeConfig.__dataclass_fields__["segment_size"].default
 
 
@@ -22,8 +22,8 @@ def _common(leavable: Sequence[str]) -> list[click.Parameter]:
             "--leave",
             multiple=True,
             type=click.Choice(leavable),
-            help="What is in flight, cannot be taken over, and is to be left behind: it never comes from the "
-            "new stores.",
+            help="Kind of messages in flight that cannot be taken over and are left behind: the new "
+            "stores never deliver them.",
         ),
         option(
             "--checkpoint",
@@ -31,9 +31,9 @@ def _common(leavable: Sequence[str]) -> list[click.Parameter]:
             default=CHECKPOINT_BYTES,
             show_default=True,
             metavar="BYTES",
-            help="How much is written between two points from which a cut run goes on.",
+            help="Amount that is written between two points from which an interrupted run can continue.",
         ),
-        flag("--no-audit", help="Do not audit what was written."),
+        flag("--no-audit", help="Do not audit the new stores."),
         json_option(),
         flag("--quiet", help="No progress on standard error."),
     ]
@@ -64,30 +64,29 @@ IMPORT = Declared(
             "--commitlog",
             multiple=True,
             metavar="DIR",
-            help="Where CommitLog files are, if not in SOURCE/commitlog; once for each path.",
+            help="Directory of CommitLog files, if not SOURCE/commitlog; once for each directory.",
         ),
         option(
             "--replica",
             multiple=True,
             metavar="DIR",
-            help="Store of another member of the old DLedger group: refuse where that one is ahead of "
-            "SOURCE.",
+            help="Store of another member of the old DLedger group: refuse if it is ahead of SOURCE.",
         ),
-        flag("--unclean", help="The old broker was killed and cannot be started: take what its log holds."),
+        flag("--unclean", help="The old broker was killed and cannot be started: import what its log holds."),
         *_common(["pop"]),
     ],
     codes=exit_codes.MOVING,
-    summary="make a group of a store of Apache's",
-    text="Make the stores of a new broker group from the store of a broker of Apache RocketMQ, which must "
-    "not run: a CommitLog, a DLedger log, or one behind the other. A run that was cut short goes on when the "
-    "same command is given again.",
+    summary="make a group from a store of Apache RocketMQ",
+    text="Make the stores of a new broker group from the store of a stopped broker of Apache "
+    "RocketMQ: a CommitLog, a DLedger log, or one after the other. Run the same command again "
+    "to continue an interrupted run.",
     extra="server",
 )
 EXPORT = Declared(
     "export",
     f"{_PLACE}:export_command",
     [
-        argument("store", "storePathRootDir of the member that is furthest."),
+        argument("store", "storePathRootDir of the most advanced member."),
         argument(
             "targets",
             f"storePathRootDir of each member of Apache's group; {_NODES}",
@@ -104,19 +103,22 @@ EXPORT = Declared(
         *_common(["accounts", "pop", "timers", "transactions"]),
     ],
     codes=exit_codes.MOVING,
-    summary="make stores of Apache's of one of ours",
-    text="Make the stores of a group of Apache RocketMQ's brokers in DLedger mode from the store of a broker "
-    "of ours, which must not run. A run that was cut short goes on when the same command is given again.",
+    summary="make stores for Apache RocketMQ from one of ours",
+    text="Make the stores of a group of Apache RocketMQ's brokers in DLedger mode from the store of "
+    "a stopped broker of ours. Run the same command again to continue an interrupted run.",
     extra="server",
 )
 MIRROR = Declared(
     "mirror",
     f"{_PLACE}:mirror_command",
     [
-        argument("old", "NameServer addresses of the old cluster, with ; between."),
+        argument("old", "NameServer addresses of the old cluster, separated by ;."),
         argument("new", "NameServer addresses of the new cluster."),
         option(
-            "--topic", multiple=True, metavar="NAME", help="A topic to copy. [default: all of applications]"
+            "--topic",
+            multiple=True,
+            metavar="NAME",
+            help="A topic to copy. [default: all topics of applications]",
         ),
         option(
             "--group",
@@ -131,13 +133,13 @@ MIRROR = Declared(
             default=LOOK_BACK,
             show_default=True,
             metavar="N",
-            help="Messages at the end of each new queue among which the last copy is looked for.",
+            help="Number of messages at the end of each new queue that are searched for the last copy.",
         ),
-        flag("--once", help="End when all is copied that is there now."),
+        flag("--once", help="End when everything that is stored now is copied."),
         flag(
             "--check",
-            help="Copy nothing, and change nothing: say what the old cluster has that is not copied, or "
-            "still waits there. Exit code 1 while there is something.",
+            help="Copy and change nothing; report messages of the old cluster that are not copied or "
+            "still wait there. Exit code 1 if there are any.",
         ),
         option(
             "--every",
@@ -151,7 +153,7 @@ MIRROR = Declared(
     ],
     codes=exit_codes.MIRROR,
     summary="copy topics to another cluster while both run",
-    text="Copy topics of one cluster to another while both run. Started again, it goes on where the new "
-    "cluster says that it was. Ctrl-C and SIGTERM end it at any time.",
+    text="Copy topics of one cluster to another while both run. Run it again to continue from the "
+    "messages that the new cluster has. It can be ended at any time with Ctrl-C or SIGTERM.",
     extra="server",
 )

@@ -24,11 +24,11 @@ def _server(
             help="Properties file, lines key=value.",
         ),
         flag("-p", "--print", help="Print the effective properties and exit."),
-        flag("-m", "--important", help="Print the important ones and exit."),
+        flag("-m", "--important", help="Print the important properties and exit."),
         *more,
         argument(
             "properties",
-            "Properties, each as --name value or --name=value: they win over the file.",
+            "Properties, each as --name value or --name=value: they override the file.",
             metavar="[--NAME VALUE]",
             nargs=-1,
             type=click.UNPROCESSED,
@@ -45,7 +45,7 @@ def _server(
         server=True,
         context_settings={**settings(), "ignore_unknown_options": True},
         options_metavar="[-c FILE] [-p | -m]",
-        wrong=lambda given: "-p does not go with -m" if given.print and given.important else "",
+        wrong=lambda given: "give either -p or -m, not both" if given.print and given.important else "",
     )
 
 
@@ -54,7 +54,7 @@ BROKER = _server(
     "dledger.broker.cli:program",
     "run a broker",
     "Run a RocketMQ-compatible broker on a replicated log, until SIGTERM.",
-    option("-n", "name_servers", metavar="ADDR", help="NameServers, as --namesrvAddr ADDR."),
+    option("-n", "name_servers", metavar="ADDR", help="NameServers; the same as --namesrvAddr ADDR."),
     extra="server",
 )
 NAMESRV = _server(

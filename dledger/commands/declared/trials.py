@@ -16,10 +16,10 @@ def _wrong_simulation(given: object) -> str:
     """Which options of `sim` do not go together; empty when all do."""
     has = vars(given)
     if has["trace"] and any(has[name] for name in ("json", "check_determinism", "resume", "list")):
-        return "--trace prints event lines and nothing else: alone, with seeds or --replay"
+        return "--trace prints only event lines: use it with seeds or --replay, and without other options"
     own = ("trace", "replay", "resume", "profile", "check_determinism")
     if has["pinned"] and any(has[name] for name in own):
-        return "--pinned has its own seeds and profiles: give it --jobs, --json or --first"
+        return "--pinned has its own seeds and profiles: use it only with --jobs, --json or --first"
     return ""
 
 
@@ -27,31 +27,33 @@ SIMULATION = Declared(
     "sim",
     "dledger.chaos.scenarios.command:run",
     [
-        option("--seeds", type=POSITIVE, default=20, show_default=True, metavar="N", help="How many."),
+        option("--seeds", type=POSITIVE, default=20, show_default=True, metavar="N", help="Number of seeds."),
         option("--start", type=int, default=0, show_default=True, metavar="S", help="The first seed."),
-        flag("--pinned", help="The fixed seeds that are played before each merge."),
+        flag("--pinned", help="Play the fixed seeds that are played before each merge."),
         option(
             "--profile",
             type=click.Choice(sorted(PROFILES)),
             metavar="NAME",
-            help="One mix of faults for all seeds; --list shows them.",
+            help="Profile (mix of faults) for all seeds; --list shows them.",
         ),
         option("--jobs", type=POSITIVE, default=1, show_default=True, metavar="J", help="Processes."),
         option("--minutes", type=float, metavar="M", help="Begin no seed after this time."),
-        flag("--trace", help="Print the event lines and nothing else."),
+        flag("--trace", help="Print only the event lines."),
         json_option(_LAST_LINE),
-        option("--resume", metavar="FILE", help="Keep results there (JSON lines); go on where it ends."),
-        flag("--resume-any", help="--resume also counts results of other code than this."),
+        option(
+            "--resume", metavar="FILE", help="File with results (JSON lines); continue after its last line."
+        ),
+        flag("--resume-any", help="With --resume: also count results of other versions of the code."),
         option("--replay", metavar="FILE", help="Play the plan in this file instead of seeds."),
         option(
             "--replays",
             metavar="DIR",
             default="run/simulation",
             show_default=True,
-            help="Where failing plans go.",
+            help="Directory for failing plans.",
         ),
         flag("--first", help="End at the first violation."),
-        flag("--no-shrink", help="Show failing plans as they are."),
+        flag("--no-shrink", help="Do not shrink failing plans."),
         flag("--check-determinism", help="Run each seed twice and compare."),
         flag("--list", help="Print the profiles and end."),
     ],
@@ -67,8 +69,8 @@ MUTANTS = Declared(
     "mutants",
     "dledger.chaos.mutants.command:run",
     [
-        flag("--list", help="Names and what they break; run nothing."),
-        option("--only", metavar="NAME", multiple=True, help="This mutant; may be given several times."),
+        flag("--list", help="Print the mutants and the rules that they break; run nothing."),
+        option("--only", metavar="NAME", multiple=True, help="Run this mutant; may be given several times."),
         option(
             "--suite",
             type=click.Choice([FAST, SIM, *(suite.name for suite in SUITES)]),
@@ -76,7 +78,13 @@ MUTANTS = Declared(
             help=f"Only suites of this kind ({FAST}, {SIM}) or name.",
         ),
         flag("--judges", help="One mutant for each judge of the simulator, with fixed seeds."),
-        option("--jobs", type=int, default=1, show_default=True, help="Mutants at a time."),
+        option(
+            "--jobs",
+            type=int,
+            default=1,
+            show_default=True,
+            help="Number of mutants that run at the same time.",
+        ),
         flag("--no-baseline", help="Do not run the unchanged tree first."),
         json_option("The last line is one JSON object, in any case."),
         option(
@@ -88,7 +96,7 @@ MUTANTS = Declared(
     ],
     codes=exit_codes.MUTANTS,
     summary="run wrong changes against the tests that must notice them",
-    wrong=lambda given: "FILES go with --table" if given.files and not given.table else "",
+    wrong=lambda given: "FILES need --table" if given.files and not given.table else "",
     extra="server",
 )
 FAILOVER = Declared(
@@ -96,10 +104,16 @@ FAILOVER = Declared(
     "dledger.chaos.failover:run",
     [
         option("--kills", type=int, default=20, show_default=True, help="Rounds."),
-        flag("--load", help="With messages in flight all the time."),
-        option("--window", type=int, default=64, show_default=True, help="How many, of 1 KiB."),
+        flag("--load", help="Keep messages in flight all the time."),
+        option(
+            "--window",
+            type=int,
+            default=64,
+            show_default=True,
+            help="Number of messages in flight, of 1 KiB.",
+        ),
         flag("--stop", help="SIGSTOP for 10 s instead of SIGKILL."),
-        option("--seed", type=int, default=0, help="Of the moments at which it happens."),
+        option("--seed", type=int, default=0, help="Random seed of the moments of the failures."),
         json_option(_LAST_LINE),
         flag("--check", help="Exit code 1 when the budget is not met."),
         option(
@@ -117,7 +131,9 @@ REPLACE = Declared(
     "replace",
     "dledger.chaos.replacement:run",
     [
-        option("--mib", type=int, default=64, show_default=True, help="MiB in the log before."),
+        option(
+            "--mib", type=int, default=64, show_default=True, help="MiB in the log before the measurement."
+        ),
         flag("--load", help="Keep 64 messages in flight all the time."),
         json_option(_LAST_LINE),
         flag("--check", help="Exit code 1 when a pause is longer than 1 s."),

@@ -79,9 +79,7 @@ async def _begin(
     """Begin at the group's offsets. Without a group, and in queues in which it has none, begin at `start`."""
     timestamp, offset = when(start, admin.now_ms(), "--from")
     if offset is not None:
-        raise ClientError(
-            f"--from {start}: queues have offsets of their own: give earliest, latest or a time"
-        )
+        raise ClientError(f"--from {start}: each queue has its own offsets: give earliest, latest or a time")
     where = {0: FromWhere.FIRST, END: FromWhere.LAST}.get(timestamp or 0, FromWhere.TIMESTAMP)
     await consumer.assign(queues, where, timestamp or 0 if where is FromWhere.TIMESTAMP else 0)
     if of_group:

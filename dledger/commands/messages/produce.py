@@ -139,7 +139,7 @@ class _Producing:
                     await self._take(reader, number, line)
                 reader.end()
                 if self._seen < self.skip:
-                    text = f"there are only {self._seen} records, and --skip {self.skip} leaves out more"
+                    text = f"there are only {self._seen} records, and --skip {self.skip} skips more than that"
                     self._failed(f"{source.name}: {text}")
         except BadRecord as error:
             self._failed(f"{source.name}, line {error.line}: {error}")
@@ -244,9 +244,9 @@ def _report(told: Told, work: _Producing, name: str, seconds: float, ended_by: i
     data: dict[str, Any] = {"sent": done, "next": go_on, "seconds": round(seconds, 3)}
     if work.check:
         data["check"] = True
-    rest = f"{done} messages are acknowledged; go on with --skip {go_on}"
+    rest = f"{done} messages are acknowledged; continue with --skip {go_on}"
     if work.beyond:
-        rest += f" ({work.beyond} behind that are acknowledged, too, and would be sent again)"
+        rest += f" ({work.beyond} messages after that are also acknowledged and would be sent again)"
         data["sentBehind"] = work.beyond
     if ended_by:
         print(f"dledger produce: interrupted: {rest}", file=sys.stderr)

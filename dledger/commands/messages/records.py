@@ -100,7 +100,7 @@ class Splitter:
             self._line += 1
             yield self._line, line.removesuffix(b"\r")
         if len(self._rest) > MAX_RECORD_BYTES:
-            raise BadRecord(self._line + 1, f"longer than {MAX_RECORD_BYTES} bytes")
+            raise BadRecord(self._line + 1, f"the record is longer than {MAX_RECORD_BYTES} bytes")
 
     def end(self) -> Iterator[tuple[int, bytes]]:
         """The last line, if it does not end with a line feed."""
@@ -137,7 +137,7 @@ class Reader:
     def end(self) -> None:
         """BadRecord when the last record is not complete."""
         if self._quoted:
-            raise BadRecord(self._began, "a quotation mark is opened here and never closed")
+            raise BadRecord(self._began, "a quotation mark is opened here and not closed")
 
     # Lines
 
@@ -147,7 +147,7 @@ class Reader:
             return _checked(Record(number, line))
         key, found, body = line.partition(separator.encode())
         if not found:
-            raise BadRecord(number, f"no {separator!r} between a key and a body")
+            raise BadRecord(number, f"the line has no {separator!r} between key and body")
         return _checked(Record(number, body, (_text(number, key),) if key else ()))
 
     # JSON lines
@@ -156,11 +156,11 @@ class Reader:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise BadRecord(number, f"no JSON: {error}") from error
+            raise BadRecord(number, f"not JSON: {error}") from error
         except RecursionError as error:
-            raise BadRecord(number, "no JSON: nested too deeply") from error
+            raise BadRecord(number, "not JSON: nested too deeply") from error
         if not isinstance(value, dict):
-            raise BadRecord(number, f'no JSON object, as {{"body": "text"}}: {line[:40]!r}')
+            raise BadRecord(number, f'not a JSON object such as {{"body": "text"}}: {line[:40]!r}')
         return self._record(number, value)
 
     # CSV
@@ -175,7 +175,10 @@ class Reader:
         self._marks += line.count(b'"')
         if self._marks % 2:  # a quoted cell goes on in the next line
             if self._quoted_bytes > MAX_RECORD_BYTES:
-                text = f"longer than {MAX_RECORD_BYTES} bytes: is a quotation mark closed?"
+                text = (
+                    f"the record is longer than {MAX_RECORD_BYTES} bytes: check that every "
+                    "quotation mark is closed"
+                )
                 raise BadRecord(self._began, text)
             return None
         whole = b"\n".join(self._quoted)
@@ -184,12 +187,14 @@ class Reader:
         try:
             cells = next(csv.reader([text], delimiter=self._layout.delimiter, strict=True), [])
         except csv.Error as error:
-            raise BadRecord(self._began, f"no CSV: {error}") from error
+            raise BadRecord(self._began, f"not CSV: {error}") from error
         if not self._columns:
             self._header([cell.lstrip("\ufeff").strip() for cell in cells])
             return None
         if len(cells) != len(self._columns):
-            raise BadRecord(self._began, f"{len(cells)} columns, and the header has {len(self._columns)}")
+            raise BadRecord(
+                self._began, f"the row has {len(cells)} columns, and the header has {len(self._columns)}"
+            )
         return self._record(self._began, dict(zip(self._columns, cells, strict=True)))
 
     def _header(self, columns: list[str]) -> None:
@@ -199,7 +204,9 @@ class Reader:
         self._columns = columns
         missing = [one for one in self._fields.values() if one != WHOLE and one not in columns]
         if missing:
-            raise BadRecord(self._began, f"no column {missing[0]!r}: there are {', '.join(columns)}")
+            raise BadRecord(
+                self._began, f"there is no column {missing[0]!r}; the columns are {', '.join(columns)}"
+            )
         self._known(self._began, columns)
 
     # Both
@@ -215,8 +222,8 @@ class Reader:
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 raise BadRecord(
                     number,
-                    f"{name!r} is no part of a message: {hint}--field body={name} makes it the body, --field "
-                    f"body={WHOLE} the whole record, and --ignore-other leaves it out",
+                    f"{name!r} is not a part of a message: {hint}--field body={name} makes it the "
+                    f"body, --field body={WHOLE} the whole record, and --ignore-other leaves it out",
                 )
 
     def _record(self, number: int, values: Mapping[str, object]) -> Record:
@@ -233,14 +240,18 @@ class Reader:
             elif name in values:
                 parts[part] = values[name]
             else:
-                raise BadRecord(number, f"no field {name!r}: there are {', '.join(values) or 'none'}")
+                raise BadRecord(
+                    number, f"there is no field {name!r}; the fields are {', '.join(values) or 'none'}"
+                )
         if _BASE64 in values and "body" not in parts:
             body = _from_base64(number, values[_BASE64])
         elif "body" in parts:
             body = _as_body(number, parts["body"])
         else:
             there = ", ".join(values) or "no fields"
-            raise BadRecord(number, f"no body: there are {there}. Name it by --field body=NAME")
+            raise BadRecord(
+                number, f"there is no body; the fields are {there}. Name it with --field body=NAME"
+            )
         ordering_key = parts.get("ordering-key")
         return _checked(
             Record(
@@ -256,7 +267,7 @@ class Reader:
 
 def _checked(record: Record) -> Record:
     if not record.body:
-        raise BadRecord(record.line, "the body is empty: brokers take no such message")
+        raise BadRecord(record.line, "the body is empty, and brokers refuse messages without a body")
     return record
 
 
@@ -264,7 +275,7 @@ def _text(number: int, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise BadRecord(number, f"no UTF-8: {error.reason} at byte {error.start}") from error
+        raise BadRecord(number, f"not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def _as_body(number: int, value: object) -> bytes:
@@ -282,7 +293,7 @@ def _encoded(number: int, what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise BadRecord(number, f"the {what} has a character that UTF-8 has not") from error
+        raise BadRecord(number, f"the {what} has a character that UTF-8 cannot encode") from error
 
 
 def _from_base64(number: int, value: object) -> bytes:
@@ -302,7 +313,7 @@ def _as_text(number: int, what: str, value: object) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadRecord(number, f"the {what} is no text: {json.dumps(value)[:40]}")
+        raise BadRecord(number, f"the {what} is not a text: {json.dumps(value)[:40]}")
     text = str(value)
     _encoded(number, what, text)
     return text
@@ -317,6 +328,6 @@ def _as_properties(number: int, value: object) -> Mapping[str, str] | None:
         except ValueError:
             value = None
     if not isinstance(value, dict):
-        raise BadRecord(number, 'the properties are no JSON object, as {"name": "value"}')
+        raise BadRecord(number, 'the properties are not a JSON object such as {"name": "value"}')
     found = {name: _as_text(number, f"property {name!r}", one) for name, one in value.items()}
     return {name: one for name, one in found.items() if one is not None} or None

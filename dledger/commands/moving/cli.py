@@ -58,7 +58,9 @@ def import_command(args: Options) -> int:
             args.checkpoint,
         )
         if args.segment_size % 4096 or args.segment_size < 8192:
-            raise ValueError(f"--segment-size {args.segment_size}: a multiple of 4096, and at least 8192")
+            raise ValueError(
+                f"--segment-size {args.segment_size}: give a multiple of 4096 that is at least 8192"
+            )
     except ValueError as error:
         raise WrongUsage(str(error)) from error
     env = production_env()
@@ -107,9 +109,12 @@ def mirror_command(args: Options) -> int:
     if args.json:
         print(json.dumps({"done": True} | asdict(done)))
     else:
-        print(f"{done.copied} messages of {len(done.topics)} topics copied, {done.behind} are not yet")
+        print(f"{done.copied} messages of {len(done.topics)} topics are copied, {done.behind} are left")
         for group, times in done.offsets.items():
-            print(f"offsets of {group} set {times} times; {done.left[group]} left in the old cluster")
+            print(
+                f"offsets of {group} were set {times} times; {done.left[group]} messages are left "
+                "in the old cluster"
+            )
         for what, count in done.waiting.items():
             print(f"still in the old cluster: {count} {what}")
     return done.ended_by
@@ -190,7 +195,7 @@ async def _report(mirror: Mirror, groups: MirroredGroups, done: Mirrored) -> Non
     done.skipped = sum(queue.skipped for queue in mirror.queues)
     said = f"{done.copied} copied, {done.behind} behind"
     if done.lost:
-        said += f", {done.lost} were gone before they were copied"
+        said += f", {done.lost} were deleted before they were copied"
     if done.skipped:
         said += f", {done.skipped} had come from the new cluster"
     done.waiting = await groups.waiting()
@@ -222,7 +227,7 @@ def _targets(words: Sequence[str]) -> tuple[Target, ...]:
         if not separator or "/" in node:
             node, root = f"n{number}", word
         if not node or not root or node in {target.node for target in targets}:
-            raise ValueError(f"{word}: an id of its own and a directory are expected, as n0=/data/n0")
+            raise ValueError(f"{word}: expected a distinct id and a directory, such as n0=/data/n0")
         targets.append(Target(node, root.rstrip("/") or "/"))
     if len({target.root for target in targets}) < len(targets):
         raise ValueError("a directory is given twice")
@@ -239,7 +244,7 @@ def _run(env: Env, args: Options, name: str, work: Any, roots: list[str]) -> int
         print(f"dledger {name}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print(f"dledger {name}: interrupted; the same command goes on where this one was", file=sys.stderr)
+        print(f"dledger {name}: interrupted; run the same command again to continue", file=sys.stderr)
         return FAILED
     finally:
         env.workers.close()

@@ -138,7 +138,7 @@ def export_store(files: Files, request: ExportRequest, progress: Progress) -> Ex
     try:
         lock = files.lock(f"{directory}/{LOCK_FILE}")
     except BlockingIOError as error:
-        raise MovingFailed(f"{request.store}: the broker runs. Stop it first") from error
+        raise MovingFailed(f"{request.store}: the broker is running. Stop it first") from error
     try:
         return _export(files, request, staging, directory, progress)
     finally:
@@ -153,9 +153,8 @@ def _export(
     size = identity.segment_size
     if request.sizes.segment not in (None, size):
         raise MovingFailed(
-            f"{request.store} has segments of {size} bytes: mappedFileSizeCommitLog of Apache's brokers "
-            "must be "
-            f"that, not {request.sizes.segment}"
+            f"{request.store} has segments of {size} bytes: mappedFileSizeCommitLog of Apache's "
+            f"brokers must be the same, not {request.sizes.segment}"
         )
     starts = segment_starts(files, directory, size)
     last = max(starts, default=0)
@@ -177,7 +176,7 @@ def _export(
         staging.begin(plan)
     elif plan["mark"] != mark:
         raise MovingFailed(
-            f"{request.store} has changed since the export began. Begin anew: remove {staging.directories}"
+            f"{request.store} has changed since the export began. Start again: remove {staging.directories}"
         )
     out = EqualFiles(files, [target.staging for target in staging.to_write()], size)
     try:
@@ -241,9 +240,9 @@ def _read(files: Files, directory: str, size: int, progress: Progress) -> _Conte
     content.log = walk(files, directory, size, None, take)
     if content.log.stopped_by:
         raise MovingFailed(
-            f"{directory}: behind entry {content.log.last_index}: {content.log.stopped_by}. Start the node "
-            "once, "
-            "so that it is repaired, or take the store of another member"
+            f"{directory}: the log cannot be read after entry {content.log.last_index}: "
+            f"{content.log.stopped_by}. Start the node once, so that it is repaired, or use the store "
+            "of another member"
         )
     return content
 
@@ -257,9 +256,8 @@ def _state_at(files: Files, directory: str, pos: int) -> ReplicatedState:
         return unpack_parts(parts)
     except (CorruptFile, ValueError) as error:
         raise MovingFailed(
-            f"{path}: the snapshot that the log begins at cannot be read ({error}): take the store of "
-            "another "
-            "member"
+            f"{path}: the snapshot at the beginning of the log cannot be read ({error}): use the "
+            "store of another member"
         ) from error
 
 
@@ -300,8 +298,8 @@ def _check_unfinished(content: _Content, leave: frozenset[str]) -> dict[str, int
     if kept:
         told = ", ".join(f"{count} {name}" for name, count in kept.items())
         raise MovingFailed(
-            f"Apache's brokers cannot take over what is under way here: {told}. Let it come to an end, or "
-            "leave it behind, and it never comes to its consumers there: "
+            f"Apache's brokers cannot take over what is still in flight here: {told}. Let it finish, "
+            "or leave it behind; then its consumers never receive it: "
             f"{' '.join(f'--leave {name}' for name in kept)}"
         )
     return found

@@ -194,8 +194,8 @@ class _Job:
             self._staging.begin(plan)
         elif plan["stamps"] != stamps:
             raise MovingFailed(
-                f"{request.source} has changed since the import began: nothing may run on it. Begin anew: "
-                f"remove {self._staging.directories}"
+                f"{request.source} has changed since the import began: no broker may run on it. Start "
+                f"again: remove {self._staging.directories}"
             )
         return self._write(log, config, Survey.of_json(plan["survey"]), plan, resumed=resumed)
 
@@ -204,19 +204,17 @@ class _Job:
     def _check_stopped(self, log: SourceLog) -> None:
         if self._files.exists(f"{log.root}/abort") and not self._request.unclean:
             raise MovingFailed(
-                f"{log.root}/abort is there: the broker runs, or was killed. Stop it in order first; if it "
-                "does "
-                "not run and cannot be started, --unclean takes what its log holds"
+                f"{log.root}/abort exists: the broker runs, or was killed. Stop it cleanly first; if "
+                "it cannot be started, --unclean imports what its log holds"
             )
 
     def _check_unfinished(self, found: Survey) -> None:
         if found.popped and "pop" not in self._request.leave:
             raise MovingFailed(
-                f"{found.popped} checkpoints of popped messages are open: their consumers have not "
-                "acknowledged "
-                "them, and nothing here could give them out again. Let the old brokers run without consumers "
-                "until the invisible time is over (they are put to retry topics then), or lose them with "
-                "--leave pop"
+                f"{found.popped} checkpoints of popped messages are open: consumers have not "
+                "acknowledged these messages, and the new group could not deliver them again. Let "
+                "the old brokers run without consumers until the invisible time is over (then they "
+                "move to retry topics), or lose them with --leave pop"
             )
 
     def _check_room(self, found: Survey) -> None:
@@ -349,7 +347,7 @@ class _Job:
     ) -> None:
         body = pack_op(op)
         if state.apply(body) is None:
-            raise MovingFailed(f"this cannot be taken over, as a value is out of its range: {op}")
+            raise MovingFailed(f"this cannot be imported, because a value is out of range: {op}")
         position = writer.place(system_record_size(len(body)))
         writer.add(system_record(body, position, store_ms), Kind.SYSTEM)
         if ops is not None:
@@ -413,9 +411,9 @@ class _Job:
             have = found.get((one.topic, one.queue_id))
             if have != (one.count, one.next, one.digest):
                 raise MovingFailed(
-                    f"queue {one.queue_id} of {one.topic} is not what was surveyed ({have} instead of "
-                    f"{(one.count, one.next, one.digest)}): the source changed meanwhile, or cannot be "
-                    "read twice alike"
+                    f"queue {one.queue_id} of {one.topic} differs from the first reading ({have} "
+                    f"instead of {(one.count, one.next, one.digest)}): the source has changed "
+                    "meanwhile, or its disk does not return the same bytes twice"
                 )
 
     def _read_again(self, directory: str, size: int, end: int, selection: Selection) -> None:
@@ -448,7 +446,7 @@ class _Job:
         log = walk(self._files, directory, size, None, take)
         self._progress.ends()
         if log.stopped_by:
-            raise MovingFailed(f"{directory}: {log.stopped_by}: what was written cannot be read")
+            raise MovingFailed(f"{directory}: {log.stopped_by}: the written store cannot be read")
         self._compare(
             (tally for tally in selection.queues.values() if tally.count),
             found.values(),

@@ -167,9 +167,9 @@ class Mirror:
                 await self._tell_differences(topic)
             if len(targets) < len(sources):
                 raise MovingFailed(
-                    f"topic {topic}: {len(sources)} queues in the old cluster and {len(targets)} in the "
-                    "new one: "
-                    "each needs one of its own, as it keeps its order. Give the new topic as many"
+                    f"topic {topic}: {len(sources)} queues in the old cluster and {len(targets)} in "
+                    "the new one: each old queue needs its own new queue, because order is kept. "
+                    "Give the new topic the same number of queues"
                 )
             await self._pair(sources, targets)
 
@@ -184,7 +184,7 @@ class Mirror:
                 sources = await queues_of(self._old, topic)
                 settings = await self._settings(self._old, topic)
                 if settings is not None and not settings.perm & PERM_READ:
-                    self._tell(f"{topic} is not copied: the old cluster does not let it be read (perm)")
+                    self._tell(f"{topic} is not copied: the old cluster forbids reading it (perm)")
                     continue
                 targets = await self._queues_for(topic, len(sources))
                 await self._pair(sources, targets)
@@ -243,7 +243,7 @@ class Mirror:
             except BrokerRefused as error:
                 if not wanted.attributes:
                     raise
-                self._tell(f"topic {wanted.topicName}: made without its attributes: {error}")
+                self._tell(f"topic {wanted.topicName}: created without its attributes: {error}")
                 said = await self._new.topics.put(address, replace(wanted, attributes={}))
             if said:
                 self._tell(f"topic {wanted.topicName}: {said}")
@@ -296,12 +296,12 @@ class Mirror:
                 idle = await self._some(copy)
                 goal = copy.end if goal is None else goal
             except OutcomeUnknown as error:
-                self._tell(f"{copy.target}: {error}: looking whether it is stored")
+                self._tell(f"{copy.target}: {error}: checking whether it is stored")
                 await asyncio.sleep(RETRY_S)
                 copy.next = await self._known(copy)
             except InvalidMessage as error:
                 raise MovingFailed(
-                    f"{copy.source}, message {copy.next}: it cannot be sent as it is: {error}"
+                    f"{copy.source}, message {copy.next}: it cannot be sent unchanged: {error}"
                 ) from error
             except ClientError as error:
                 self._tell(f"{copy.source}: {error}")

@@ -117,8 +117,8 @@ class MirroredGroups:
         if new is not None and new < highest:
             moved.set_back.add(target)
             self._tell(
-                f"group {group} was set back from {highest} to {new} in {target} of the new cluster: the "
-                "mirror leaves it there"
+                f"group {group} was moved back from {highest} to {new} in {target} of the new "
+                "cluster: the mirror does not change it"
             )
             return
         place, returned = await self._clusters.place(copy, old)
@@ -131,9 +131,9 @@ class MirroredGroups:
         if reached <= copy.last_copy < place and not is_of_group(target.topic):
             moved.held.add(target)
             self._tell(
-                f"group {group} stays at {reached} of {target}: that message is no copy, somebody has sent "
-                f"it to the new cluster. The copies behind it, up to {place}, come to the group again. Move "
-                "all groups before the first producer"
+                f"group {group} stays at {reached} of {target}: that message is not a copy; a "
+                f"producer has sent it to the new cluster. The copies after it, up to {place}, are "
+                "delivered to the group again. Move all groups before the first producer"
             )
         if new is not None and reached <= new:
             await self._remember(group, address, target, new)
@@ -146,7 +146,7 @@ class MirroredGroups:
         known = await self._new.offsets.committed(address, group, target)
         if known is None or known < reached:
             moved.set_back.add(target)  # a broker of Apache's says yes, and keeps to a reset
-            self._tell(f"group {group} stays at {known} of {target}: somebody has reset it there")
+            self._tell(f"group {group} stays at {known} of {target}: it was reset there by someone else")
             return
         moved.moves += 1
         await self._remember(group, address, target, known)

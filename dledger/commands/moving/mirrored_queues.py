@@ -118,8 +118,8 @@ class Clusters:
             at = begin
         if at > lowest:
             raise MovingFailed(
-                f"{copy.target}: the last {look_back} messages are no copies, so how far it is copied is not "
-                "known: look further back (--look-back)"
+                f"{copy.target}: none of the last {look_back} messages is a copy, so it is unknown "
+                "how far the queue is copied: look further back (--look-back)"
             )
         return await self.old.offsets.lowest(await self.address(self.old, copy.source), copy.source)
 

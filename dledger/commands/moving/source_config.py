@@ -76,9 +76,9 @@ def read_config(files: Files, root: str) -> SourceConfig:
         files.exists(f"{root}/{CONFIG_DIR}/{name}/CURRENT") for name in files.listdir(f"{root}/{CONFIG_DIR}")
     ):
         raise SourceUnusable(
-            f"{root}/{CONFIG_DIR}: topics, groups and offsets are in RocksDB. Have them written as JSON "
-            "before the "
-            "broker stops (mqadmin rocksDBConfigToJson), into files of RocketMQ's names"
+            f"{root}/{CONFIG_DIR}: topics, groups and offsets are in RocksDB. Export them as JSON "
+            "before the broker stops (mqadmin rocksDBConfigToJson), into files with the names that "
+            "RocketMQ uses"
         )
     if topics is not None:
         config.topics = {name: row for name, row in topics.items() if isinstance(row, dict)}
@@ -100,8 +100,8 @@ def read_config(files: Files, root: str) -> SourceConfig:
     if files.is_dir(f"{root}/{_BATCH_QUEUES}") and files.listdir(f"{root}/{_BATCH_QUEUES}"):
         raise SourceUnusable(
             f"{root}/{_BATCH_QUEUES}: topics whose queues hold batches (queue.type=BatchCQ) cannot be "
-            "taken over: here "
-            "every message has a place of its own in its queue. Consume them and delete these topics first"
+            "imported: here every message has its own offset in its queue. Consume their messages "
+            "and delete these topics first"
         )
     config.queue_ends = _queue_ends(files, root)
     return config
@@ -118,16 +118,16 @@ def _table(files: Files, root: str, name: str, key: str, config: SourceConfig) -
             value = loads(data, large=True)
             table = value[key]
             if not isinstance(table, dict):
-                raise TypeError(f"{key} is no table")
+                raise TypeError(f"{key} is not a JSON object")
         except (BadBody, KeyError, TypeError) as error:
             problem = f"{place}: {error}"
             continue
         if problem:
-            config.notes.append(f"{problem}; {place} was read in its place")
+            config.notes.append(f"{problem}; {place} was read instead")
         return table
     if problem:
         raise SourceUnusable(
-            f"{problem}: what it says would be lost; mend it, or take it away to go on without it"
+            f"{problem}: its content would be lost; repair it, or remove it to continue without it"
         )
     return None
 

@@ -122,12 +122,12 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
         if len(found) != 1:
             names = ", ".join(one.name for one in found)
             raise SourceUnusable(
-                f"{root}: the directories of several nodes ({names}): give one of them a root of its own"
+                f"{root}: the directories of several nodes ({names}): move one of them to its own root"
             )
         replica = found[0]
         if replica.identity is not None:
             raise SourceUnusable(
-                f"{root} is a store of this program, not of Apache's: `dledger backup` copies it"
+                f"{root} is a store of this program, not of Apache RocketMQ: `dledger backup` copies it"
             )
     segments: list[Piece] = []
     if replica is not None:
@@ -159,16 +159,15 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
     log = SourceLog(root, tuple(pieces), replica, unwritten)
     if not log.pieces:
         raise SourceUnusable(
-            f"{root} holds neither CommitLog files ({COMMITLOG_DIR}/) nor the segments of a DLedger log: "
-            "is it a "
-            "storePathRootDir? Say with --commitlog where the log is, if it lies elsewhere"
+            f"{root} holds neither CommitLog files ({COMMITLOG_DIR}/) nor the segments of a DLedger "
+            "log: check that it is a storePathRootDir. If the log is elsewhere, give its path with "
+            "--commitlog"
         )
     for before, after in pairwise(log.pieces):
         if before.start + before.size != after.start:
             raise SourceUnusable(
-                f"{after.path}: the log goes on at {before.start + before.size}, but this file begins at "
-                f"{after.start}: "
-                "a file is missing, or cut"
+                f"{after.path}: the log goes on at {before.start + before.size}, but this file begins "
+                f"at {after.start}: a file is missing or truncated"
             )
     return log
 
@@ -246,7 +245,7 @@ class LogReader:
                 return
             problem = ""
             if magic not in APACHE_MAGICS:
-                problem = f"magic {magic} is not an entry's"
+                problem = f"magic {magic} does not mark an entry"
             elif at + HEADER_SIZE > size:
                 problem = "header cut off"
             else:
@@ -255,9 +254,9 @@ class LogReader:
                 if pos != piece.start + at:
                     problem = f"pos {pos} in the header"
                 elif known >= 0 and index != known + 1:
-                    problem = f"index {index} behind {known}"
+                    problem = f"index {index} follows {known}"
                 elif term < known_term:
-                    problem = f"term {term} behind {known_term}"
+                    problem = f"term {term} follows {known_term}"
                 elif body < 0 or length != HEADER_SIZE + body or at + length > size:
                     problem = f"an entry of {length} bytes with a body of {body}"
             if problem:
@@ -292,9 +291,8 @@ class LogReader:
 
 def _damaged(piece: Piece, at: int, problem: str) -> SourceUnusable:
     return SourceUnusable(
-        f"{piece.path} is damaged at {at}: {problem}. Nothing was written; take the store of another "
-        "replica, or, "
-        "without one, of a backup"
+        f"{piece.path} is damaged at {at}: {problem}. Nothing was written; use the store of another "
+        "replica or a backup"
     )
 
 
@@ -305,7 +303,7 @@ _SMALL = 1 << 22
 
 def _message(data: bytes | memoryview, at: int, length: int, magic: int, position: int, end: int) -> Message:
     if magic not in (MAGIC_V1, MAGIC_V2):
-        raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} is not a message record's")
+        raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} does not mark a message record")
     if length < MIN_SIZE or at + length > end:
         raise CorruptRecord(f"a record of {length} bytes does not fit")
     raw = bytes(data[at : at + length])
@@ -313,7 +311,7 @@ def _message(data: bytes | memoryview, at: int, length: int, magic: int, positio
         raw
     )
     if physical != position:
-        raise CorruptRecord(f"a record of offset {physical}")
+        raise CorruptRecord(f"a record with physical offset {physical}")
     if magic == MAGIC_V2 or sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
         record = decode_record(raw)
         if not check_body_crc(record):
@@ -358,7 +356,7 @@ def more_advanced(files: Files, log: SourceLog, end: tuple[int, int], others: Se
     for root in others:
         other = open_source(files, root)
         if other.replica is None:
-            raise SourceUnusable(f"{root} is no store of a DLedger broker")
+            raise SourceUnusable(f"{root} is not a store of a DLedger broker")
         if os.path.realpath(root) == os.path.realpath(log.root):
             continue
         reader = LogReader(

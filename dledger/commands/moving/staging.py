@@ -74,12 +74,11 @@ class Staging:
         try:
             plan = decode_json(data)
         except CorruptFile as error:
-            raise MovingFailed(f"{path}: {error}: remove {self.directories} and begin anew") from error
+            raise MovingFailed(f"{path}: {error}: remove {self.directories} and start again") from error
         if plan["asked"] != self._asked:
             raise MovingFailed(
-                f"{self._first.root}: another run is under way there, asked for with {plan['asked']}. "
-                "Finish it "
-                f"with the same arguments, or remove {self.directories}"
+                f"{self._first.root}: a run with other arguments is unfinished there: "
+                f"{plan['asked']}. Finish it with the same arguments, or remove {self.directories}"
             )
         return plan
 
@@ -89,9 +88,8 @@ class Staging:
             there = [name for name in self._files.listdir(target.root) if name != IMPORTING_DIR]
             if there:
                 raise MovingFailed(
-                    f"{target.root} is not empty ({', '.join(sorted(there)[:3])}): a store to be made "
-                    "needs a "
-                    "directory of its own"
+                    f"{target.root} is not empty ({', '.join(sorted(there)[:3])}): each new store "
+                    "needs its own directory"
                 )
 
     def check_room(self, wanted: int) -> None:
@@ -104,8 +102,8 @@ class Staging:
             free, needed = self._files.usage(there[0]).free, wanted * len(there)
             if free < needed:
                 raise MovingFailed(
-                    f"{there[0]}: {needed} bytes are needed there ({len(there)} stores), {free} are free. "
-                    "Nothing was written"
+                    f"{there[0]}: {needed} bytes are needed for {len(there)} stores, and {free} are "
+                    "free. Nothing was written"
                 )
 
     def begin(self, plan: dict[str, Any]) -> None:

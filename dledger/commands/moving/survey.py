@@ -38,9 +38,9 @@ INNER_BATCH = 0x80
 """sysFlag of a record that holds several messages (MessageSysFlag.INNER_BATCH_FLAG)."""
 MAX_OPEN = 500_000
 """Most open transactions, and most waiting timer messages, of a source."""
-NO_PLACE = "took no place in a queue"
-BOOKKEEPING = "notes of the broker to itself"
-DELETED = "of deleted topics"
+NO_PLACE = "had no offset in a queue"
+BOOKKEEPING = "internal records of the broker"
+DELETED = "belong to deleted topics"
 REPEATED = "not reachable by queue offset"
 TIMER_DONE = "timer messages that are done"
 LEFT_OUT = (NO_PLACE, BOOKKEEPING, DELETED, REPEATED, TIMER_DONE)
@@ -95,8 +95,8 @@ class Selection:
             if sys_flag & INNER_BATCH:
                 raise SourceUnusable(
                     f"the message at {message.position} is a batch with one place in its queue "
-                    "(queue.type=BatchCQ): such "
-                    "topics cannot be taken over; consume them and delete them first"
+                    "(queue.type=BatchCQ): such topics cannot be imported; consume their messages "
+                    "and delete them first"
                 )
             if sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
                 self.left_out[NO_PLACE] += 1
@@ -129,9 +129,8 @@ class Selection:
             self.left_out[REPEATED] += 1  # so Apache's ConsumeQueue has it
             return None
         raise SourceUnusable(
-            f"queue {tally.queue_id} of {tally.topic}: the message at {message.position} has queue offset "
-            f"{offset}, and "
-            f"{tally.next} should come next: messages are missing in between"
+            f"queue {tally.queue_id} of {tally.topic}: the message at {message.position} has queue "
+            f"offset {offset} instead of {tally.next}: messages between them are missing"
         )
 
     def _begin(self, message: Message) -> QueueTally | str:
@@ -142,7 +141,7 @@ class Selection:
         except UnicodeDecodeError as error:
             raise SourceUnusable(f"the topic of the message at {message.position}: {error}") from error
         if not topic or message.queue_id < 0:
-            raise SourceUnusable(f"the message at {message.position} is of no queue")
+            raise SourceUnusable(f"the message at {message.position} belongs to no queue")
         if is_bookkeeping(topic):
             return BOOKKEEPING
         if self.known_topics is not None and topic not in self.known_topics:
@@ -251,7 +250,8 @@ class _Unfinished:
                 self.popped += 1
         if len(self._halves) > 2 * MAX_OPEN or len(self._timers) > MAX_OPEN:
             raise SourceUnusable(
-                f"more than {MAX_OPEN} transactions or timer messages are open: that is too many"
+                f"more than {MAX_OPEN} transactions or timer messages are open, and that is the "
+                "limit: let them finish before the import"
             )
 
     def transactions(self) -> list[OpenTransaction]:
@@ -287,8 +287,8 @@ def survey(
     for message in reader.messages():
         if len(message.raw) > MAX_RECORD_SIZE:
             raise SourceUnusable(
-                f"the message at {message.position} has {len(message.raw)} bytes: at most "
-                f"{MAX_RECORD_SIZE} are possible"
+                f"the message at {message.position} has {len(message.raw)} bytes; the limit is "
+                f"{MAX_RECORD_SIZE}"
             )
         store_ms = max(store_ms, message.store_ms)
         largest = max(largest, HEADER_SIZE + len(message.raw))
@@ -305,15 +305,15 @@ def survey(
     selection.left_out[TIMER_DONE] -= len(timers)
     if unfinished.without_clock:
         raise SourceUnusable(
-            f"{unfinished.without_clock} messages in {TIMER_TOPIC}, and no config/timercheck that says "
-            "which of them are "
-            "delivered"
+            f"{unfinished.without_clock} messages in {TIMER_TOPIC}, but config/timercheck is missing, "
+            "which says which of them are delivered"
         )
     delayed = sum(one.count for one in selection.queues.values() if one.topic == SCHEDULE_TOPIC)
     if delayed and config.delays is None:
         raise SourceUnusable(
-            f"{delayed} messages in {SCHEDULE_TOPIC}, and no config/delayOffset.json that says which of them "
-            'are delivered. To have all of them delivered (again), write {"offsetTable":{}} into that file'
+            f"{delayed} messages in {SCHEDULE_TOPIC}, but config/delayOffset.json is missing, which "
+            "says which of them are delivered. To deliver all of them (again), write "
+            '{"offsetTable":{}} into that file'
         )
     _check_ends(log, config, selection, reader, unclean=unclean)
     queues = [one for one in selection.queues.values() if one.topic != TIMER_TOPIC and one.first >= 0]
@@ -345,8 +345,8 @@ def _check_ends(
     checkpoint = log.replica.checkpoint if log.replica else None
     if checkpoint is not None and checkpoint.committed_index > reader.entry[0]:
         raise SourceUnusable(
-            f"{log.root}: entries up to {checkpoint.committed_index} are committed, and could be read up to "
-            f"{reader.entry[0]}{_behind(reader)}: take the store of another replica"
+            f"{log.root}: entries up to {checkpoint.committed_index} are committed, but only those up "
+            f"to {reader.entry[0]}{_behind(reader)} can be read: use the store of another replica"
         )
     ends = {
         (one.topic, one.queue_id): one.next for one in selection.queues.values() if one.topic != TIMER_TOPIC
@@ -359,11 +359,10 @@ def _check_ends(
     if short and not unclean:
         (topic, queue_id), end = short[0]
         raise SourceUnusable(
-            f"{log.root}: {len(short)} ConsumeQueues go on behind the end of the log, as queue {queue_id} "
-            f"of {topic} up to "
-            f"offset {end}; the log ends at {reader.end}{_behind(reader)}. If the broker was killed, start "
-            "it once and "
-            "stop it in order; if it cannot be started, --unclean takes what the log holds"
+            f"{log.root}: {len(short)} ConsumeQueues continue after the end of the log, for example "
+            f"queue {queue_id} of {topic} up to offset {end}; the log ends at "
+            f"{reader.end}{_behind(reader)}. If the broker was killed, start it once and stop it "
+            "cleanly; if it cannot be started, --unclean imports what the log holds"
         )
 
 

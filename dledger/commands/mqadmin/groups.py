@@ -69,7 +69,10 @@ BROKER_STATS = Table.of(
 async def update_sub_group(call: Call) -> None:
     given = call.given
     if "p" in given:
-        raise ClientError("-p: no broker takes a retry policy of a group through this command: none is sent")
+        raise ClientError(
+            "-p has no effect: brokers accept no retry policy of a group through this "
+            "command, so it is not sent"
+        )
     config = SubscriptionGroupConfig(
         given.text("g"),
         consumeEnable=given.true("s", True),
@@ -166,7 +169,7 @@ async def consumer_config(call: Call) -> None:
         row = {"cluster": data.cluster, "broker": data.brokerName, **shown}
         call.out.item("groups", row, "\n".join(lines))
     if not found:
-        raise ClientError(f"no broker has a consumer group {group}")
+        raise ClientError(f"no broker has the consumer group {group}")
 
 
 async def consumer_progress(call: Call) -> None:

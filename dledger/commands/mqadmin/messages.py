@@ -136,7 +136,7 @@ def _text(body: bytes, charset: str) -> str:
     try:
         return body.decode(charset, "replace")
     except LookupError as error:
-        raise WrongOptions(f"{charset!r} is no name of a character set") from error
+        raise WrongOptions(f"{charset!r} is not the name of a character set") from error
 
 
 def file_name(text: str) -> str:
@@ -211,7 +211,8 @@ async def query_by_key(call: Call) -> None:
     given = call.given
     if given.maybe("p") not in (None, "K") or "l" in given:
         raise ClientError(
-            "only -p K, and no -l: brokers here find messages by key, not by tag or from a key on"
+            "only -p K without -l is possible: brokers here find messages by key, not by tag, and "
+            "not from a given key on"
         )
     found = await call.admin.messages.by_key(
         given.text("t"), given.text("k"), given.number("m", 64), *_span(call, "b", "e"),
@@ -230,7 +231,7 @@ async def query_by_unique_key(call: Call) -> None:
         given.text("t"), given.text("i"), 32, begin_ms, end_ms, unique=True, route_of=given.maybe("c")
     )
     if not found:
-        raise ClientError(f"no message of {given.text('t')} has the unique key {given.text('i')}")
+        raise ClientError(f"no message in {given.text('t')} has the unique key {given.text('i')}")
     if "g" in given and "d" in given:
         await _consume_directly(call, found[0])
         return
@@ -245,7 +246,8 @@ async def query_by_offset(call: Call) -> None:
     pulled = await call.admin.messages.pull(address, queue, given.number("o"), 1)
     if not pulled.messages:
         raise ClientError(
-            f"{pulled.status.value}: no message there; the queue holds [{pulled.lowest}, {pulled.highest})"
+            f"{pulled.status.value}: there is no message at this offset; the queue holds "
+            f"[{pulled.lowest}, {pulled.highest})"
         )
     await _show(call, pulled.messages[0], offset_id=True)
 
@@ -370,7 +372,7 @@ async def consume_message(call: Call) -> None:
         and ("i" not in given or given.number("i") == one.queue_id)
     ]
     if not queues:
-        raise ClientError(f"no such queue of {topic}")
+        raise ClientError(f"{topic} has no such queue")
     addresses = await call.admin.offsets.brokers_of(topic)
     left = count
     for queue in queues:

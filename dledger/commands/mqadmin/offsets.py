@@ -81,7 +81,7 @@ async def _reset(call: Call, group: str, topic: str, timestamp: int, force: bool
     if len(unknown) == len(addresses):
         raise next(iter(unknown.values()))
     for address in unknown:
-        call.fail(ClientError(f"{group} is not known at {address}: nothing is reset there"))
+        call.fail(ClientError(f"{group} is unknown at {address}: nothing was reset there"))
     return done
 
 

@@ -19,9 +19,9 @@ from dledger.remoting.codes import RequestCode
 MONTH_MS = 30 * 86_400_000
 CONFIG_TYPES = ("topics", "subscriptionGroups", "consumerOffsets")
 _ROCKSDB = (
-    "RocksDB is not read here: its files are those of Apache's brokers with RocksDB, of which mqadmin 5 of "
-    "RocketMQ has the library. Brokers of ours keep topics, groups and offsets in the replicated log:"
-    " exportMetadata shows them"
+    "this command does not read RocksDB: use mqadmin of RocketMQ 5 for brokers of Apache RocketMQ "
+    "with RocksDB. Brokers of ours keep topics, groups and offsets in the replicated log: "
+    "exportMetadata shows them"
 )
 
 

@@ -56,7 +56,9 @@ async def send_message(call: Call) -> None:
     if "i" in given and "b" not in given:
         raise WrongOptions("Broker name must be set if the queue is chosen!")
     if given.true("m"):
-        raise ClientError("-m true: this command traces nothing; ROCKETMQ's clients and ours do (trace=True)")
+        raise ClientError(
+            "-m true is not possible: this command sends no message traces; the clients can (trace=True)"
+        )
     message = Message(topic, given.text("p").encode(), given.maybe("c"), given.maybe("k"))
     queue = MessageQueue(topic, given.text("b"), given.number("i")) if "i" in given else None
     async with call.producer(_group(call)) as producer:
@@ -73,7 +75,7 @@ async def check_send_rt(call: Call) -> None:
     topic, amount, size = call.given.text("t"), _amount(call, "a", 100), _amount(call, "s", 128)
     queues = publish_queues(topic, await call.admin.topics.route(topic))
     if not queues:
-        raise ClientError(f"no queue of {topic} can be written to")
+        raise ClientError(f"{topic} has no writable queue")
     message = Message(topic, b"a" * size)
     spent = 0
     call.out.head(TIMED)

@@ -6,8 +6,8 @@ from dledger.client import ClientError
 from dledger.commands.mqadmin.call import Call
 
 _STATIC = (
-    "static topics are maps of queues on brokers, changed in several steps: this command does none of it."
-    " A topic's queues stay with their broker group here, whoever leads it"
+    "brokers of ours have no static topics, so this command does nothing. The queues of a topic stay "
+    "with their broker group, whichever member leads it"
 )
 
 

@@ -6,12 +6,14 @@ import click
 
 from dledger.commands.declared.admin.options import action, group, where
 
-ACL = group("acl", "Access control: users, and what they may do.")
+ACL = group("acl", "Access control: users and their permissions.")
 USER = group("user", "Users: list, create, update, delete.")
-POLICY = group("policy", "What subjects may do: list, create, update, delete.")
+POLICY = group("policy", "Permissions of subjects: list, create, update, delete.")
 _NAME = click.Argument(["name"], metavar="USER")
-_PASSWORD = click.Option(["--password"], help="Its password. [asked for where it is needed]")
-_TYPE = click.Option(["--type", "kind"], type=click.Choice(["Normal", "Super"]), help="Super: may do all.")
+_PASSWORD = click.Option(["--password"], help="Password of the user. [asked for if it is needed]")
+_TYPE = click.Option(
+    ["--type", "kind"], type=click.Choice(["Normal", "Super"]), help="Super: everything is permitted."
+)
 _SUBJECT = click.Argument(["subject"], metavar="SUBJECT")
 _WHAT = (
     click.Option(
@@ -26,10 +28,12 @@ _WHAT = (
         multiple=True,
         required=True,
         type=click.Choice(["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"]),
-        help="What it may do.",
+        help="Actions that are permitted.",
     ),
-    click.Option(["--from", "source"], multiple=True, metavar="ADDRESS", help="Only from there."),
-    click.Option(["--deny"], is_flag=True, help="It may not."),
+    click.Option(
+        ["--from", "source"], multiple=True, metavar="ADDRESS", help="Permit requests only from this address."
+    ),
+    click.Option(["--deny"], is_flag=True, help="Deny these actions instead."),
 )
 
 action(USER, "list", "List users.", "acl:list_users", *where())
@@ -41,12 +45,12 @@ action(USER, "create", "Create a user.", "acl:create_user", _NAME, _PASSWORD, _T
 action(
     USER,
     "update",
-    "Change a user: password, type, or whether it counts.",
+    "Change a user: password, type, or whether it is enabled.",
     "acl:update_user",
     _NAME,
     _PASSWORD,
     _TYPE,
-    click.Option(["--enable/--disable", "enable"], default=None, help="Whether it may connect."),
+    click.Option(["--enable/--disable", "enable"], default=None, help="Whether the user may connect."),
     *where(),
     changes=True,
 )
@@ -58,10 +62,10 @@ action(USER, "delete", "Delete a user.", "acl:delete_user", _NAME, *where(), cha
 action(
     POLICY,
     "list",
-    "List what subjects may do.",
+    "List the permissions of subjects.",
     "acl:list_policies",
-    click.Option(["--subject"], help="Only subjects with this in them."),
-    click.Option(["--resource"], help="Only resources with this in them."),
+    click.Option(["--subject"], help="Only subjects that contain this text."),
+    click.Option(["--resource"], help="Only resources that contain this text."),
     *where(),
 )
 
@@ -69,7 +73,7 @@ action(
 action(
     POLICY,
     "create",
-    "Say what a subject may do.",
+    "Set the permissions of a subject.",
     "acl:create_policy",
     _SUBJECT,
     *_WHAT,
@@ -81,7 +85,7 @@ action(
 action(
     POLICY,
     "update",
-    "Change what a subject may do with resources.",
+    "Change the permissions of a subject for resources.",
     "acl:update_policy",
     _SUBJECT,
     *_WHAT,
@@ -93,10 +97,10 @@ action(
 action(
     POLICY,
     "delete",
-    "Say no more what a subject may do: with one resource, or at all.",
+    "Delete the permissions of a subject, for one resource or for all.",
     "acl:delete_policy",
     _SUBJECT,
-    click.Option(["--resource"], metavar="KIND:NAME", help="Only of this one."),
+    click.Option(["--resource"], metavar="KIND:NAME", help="Only the permission for this resource."),
     *where(),
     changes=True,
 )

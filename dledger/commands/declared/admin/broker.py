@@ -19,7 +19,7 @@ action(BROKER, "list", "List brokers with their figures.", "broker:list_brokers"
 action(
     BROKER,
     "show",
-    "Show all figures of a broker (by name: of its master).",
+    "Show all figures of a broker (given a name: of the master).",
     "broker:show_broker",
     _place(),
     *where()[:1],
@@ -33,14 +33,14 @@ action(
     "broker:show_config",
     _place(),
     *where()[:1],
-    click.Option(["--key"], help="Only settings with this in their name."),
+    click.Option(["--key"], help="Only settings whose name contains this text."),
 )
 
 
 action(
     BROKER,
     "set",
-    "Change a setting of brokers while they run.",
+    "Change a setting of running brokers.",
     "broker:set_config",
     click.Argument(["key"], metavar="KEY"),
     click.Argument(["value"], metavar="VALUE"),
@@ -62,7 +62,7 @@ action(
 action(
     BROKER,
     "clean",
-    "Remove segments that are older than they are kept, now.",
+    "Remove expired segments now.",
     "broker:clean",
     _place(),
     *where()[:1],

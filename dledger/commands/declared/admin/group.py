@@ -8,41 +8,48 @@ from dledger.commands.declared.admin.options import action, group, group_name, w
 
 GROUP = group("group", "Consumer groups: list, show, create, update, delete.")
 _SETTINGS = (
-    click.Option(["--enable/--disable", "consumeEnable"], default=None, help="Whether it may consume."),
+    click.Option(
+        ["--enable/--disable", "consumeEnable"], default=None, help="Whether the group may consume."
+    ),
     click.Option(
         ["--from-min/--no-from-min", "consumeFromMinEnable"],
         default=None,
-        help="Whether a new consumer may begin at the oldest message. No effect at dledger's brokers.",
+        help="Whether a new consumer may begin at the oldest message. No effect on brokers of dledger.",
     ),
     click.Option(
         ["--broadcast/--no-broadcast", "consumeBroadcastEnable"],
         default=None,
-        help="Whether each consumer may get everything.",
+        help="Whether consumers may use broadcasting mode.",
     ),
     click.Option(
         ["--orderly/--no-orderly", "consumeMessageOrderly"],
         default=None,
-        help="Whether it consumes in order.",
+        help="Whether the group consumes in order.",
     ),
     click.Option(
-        ["--retry-queues", "retryQueueNums"], type=click.IntRange(1), help="Queues of its retry topic."
+        ["--retry-queues", "retryQueueNums"],
+        type=click.IntRange(1),
+        help="Number of queues of the retry topic.",
     ),
     click.Option(
         ["--max-retries", "retryMaxTimes"],
         type=click.IntRange(0),
-        help="How often a message is tried again before it is a dead letter.",
+        help="Number of retries before a message becomes a dead letter.",
     ),
 )
 
 action(
-    GROUP, "list", "List consumer groups: who is online, and how far behind they are.", "group:list_groups"
+    GROUP,
+    "list",
+    "List consumer groups: their online consumers, and how far behind they are.",
+    "group:list_groups",
 )
 
 
 action(
     GROUP,
     "show",
-    "Show a group: where it stands, who consumes, how it is set up.",
+    "Show a group: its offsets, its consumers and its settings.",
     "group:show_group",
     group_name(),
 )
@@ -63,7 +70,7 @@ action(
 action(
     GROUP,
     "update",
-    "Change a consumer group. What is not named stays as it is.",
+    "Change a consumer group. Settings that are not given stay as they are.",
     "group:update_group",
     group_name(),
     *_SETTINGS,
@@ -79,7 +86,7 @@ action(
     "group:delete_group",
     group_name(),
     click.Option(
-        ["--keep-offsets"], is_flag=True, help="Keep where it stands, its retries and its dead letters."
+        ["--keep-offsets"], is_flag=True, help="Keep its offsets, its retries and its dead letters."
     ),
     *where(),
     changes=True,

@@ -20,15 +20,19 @@ action(
     "List the newest messages of a topic, or those since a time.",
     "message:list_messages",
     topic_name(),
-    click.Option(["--since"], metavar="TIME", help="Stored then or later: a time, or an age (-1h)."),
-    click.Option(["--until"], metavar="TIME", help="Stored before."),
+    click.Option(
+        ["--since"],
+        metavar="TIME",
+        help="Only messages stored at this time or later: a time, or an age (-1h).",
+    ),
+    click.Option(["--until"], metavar="TIME", help="Only messages stored before this time."),
     click.Option(["--tags", "expression"], default="*", metavar="EXPRESSION", help="TagA || TagB."),
     click.Option(
         ["--limit"],
         type=click.IntRange(1, MAX_LISTED),
         default=20,
         show_default=True,
-        help="Messages at most.",
+        help="Largest number of messages.",
     ),
 )
 
@@ -36,18 +40,23 @@ action(
 action(
     MESSAGE,
     "find",
-    "Find messages by a key, or by the unique id that the sender gave.",
+    "Find messages by a key, or by the unique id that the sender assigned.",
     "message:find",
     topic_name(),
     click.Argument(["key"], metavar="KEY"),
-    click.Option(["--limit"], type=click.IntRange(1, 64), default=64, help="Messages of each broker."),
+    click.Option(
+        ["--limit"],
+        type=click.IntRange(1, 64),
+        default=64,
+        help="Largest number of messages from each broker.",
+    ),
 )
 
 
 action(
     MESSAGE,
     "show",
-    "Show a message, and what became of it in each group.",
+    "Show a message, and whether each group has consumed it.",
     "message:show_message",
     topic_name(),
     _id(),
@@ -61,17 +70,22 @@ action(
     "message:send",
     topic_name(),
     click.Argument(["body"], metavar="BODY"),
-    click.Option(["--tag"], help="Its tag."),
-    click.Option(["--key"], multiple=True, help="A key of its."),
-    click.Option(["--property"], multiple=True, metavar="KEY=VALUE", help="A property of its."),
-    click.Option(["--ordering-key"], help="All with the same key go to one queue."),
+    click.Option(["--tag"], help="Tag of the message."),
+    click.Option(["--key"], multiple=True, help="A key of the message; may be given several times."),
+    click.Option(
+        ["--property"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A property of the message; may be given several times.",
+    ),
+    click.Option(["--ordering-key"], help="Messages with the same ordering key go to one queue."),
 )
 
 
 action(
     MESSAGE,
     "resend",
-    "Send a message again, to its topic: all that consume it get it once more.",
+    "Send a message again to its topic: every group that consumes the topic receives it once more.",
     "message:resend",
     topic_name(),
     _id(),
@@ -82,15 +96,22 @@ action(
 action(
     MESSAGE,
     "redeliver",
-    "Give the dead letters of a group back to it, once each: they come at once, with all tries before them.",
+    "Redeliver the dead letters of a group to it, each once: they are delivered at once, with all "
+    "retries left.",
     "message:redeliver",
     group_name(),
     click.Option(
-        ["--since"], metavar="TIME", help="Dead then or later: a time, or an age (-1h); those given back too."
+        ["--since"],
+        metavar="TIME",
+        help="Only dead letters of this time or later, also those already redelivered: a time, or "
+        "an age (-1h).",
     ),
-    click.Option(["--until"], metavar="TIME", help="Dead before."),
+    click.Option(["--until"], metavar="TIME", help="Only dead letters from before this time."),
     click.Option(
-        ["--limit"], type=click.IntRange(1, MAX_LISTED), default=MAX_LISTED, help="Messages at most."
+        ["--limit"],
+        type=click.IntRange(1, MAX_LISTED),
+        default=MAX_LISTED,
+        help="Largest number of messages.",
     ),
     changes=True,
 )
@@ -99,10 +120,12 @@ action(
 action(
     MESSAGE,
     "consume",
-    "Hand a message to one consumer now, and show what it made of it.",
+    "Deliver a message to one consumer now, and show the result.",
     "message:consume",
     topic_name(),
     _id(),
-    click.Option(["-g", "--group", "group_name"], required=True, metavar="GROUP", help="Its group."),
-    click.Option(["--client"], metavar="ID", help="Which consumer. [default: the first]"),
+    click.Option(
+        ["-g", "--group", "group_name"], required=True, metavar="GROUP", help="Group of the consumer."
+    ),
+    click.Option(["--client"], metavar="ID", help="Id of the consumer. [default: the first]"),
 )

@@ -18,7 +18,7 @@ action(NAMESRV, "config", "Show settings of NameServers.", "namesrv:show_config"
 action(
     NAMESRV,
     "set",
-    "Change a setting of all NameServers while they run.",
+    "Change a setting of all running NameServers.",
     "namesrv:set_config",
     _KEY,
     click.Argument(["value"], metavar="VALUE"),
@@ -29,7 +29,7 @@ action(
 action(
     NAMESRV,
     "stop-writes",
-    "Have no producer write to a broker group any more, as before its end.",
+    "Stop producers from writing to a broker group, for example before it is shut down.",
     "namesrv:stop_writes",
     click.Argument(["broker"], metavar="BROKER"),
     changes=True,
@@ -39,7 +39,7 @@ action(
 action(
     NAMESRV,
     "resume-writes",
-    "Have producers write to a broker group again.",
+    "Let producers write to a broker group again.",
     "namesrv:resume_writes",
     click.Argument(["broker"], metavar="BROKER"),
 )
@@ -54,7 +54,7 @@ action(KV, "get", "Show a value.", "namesrv:get_kv", _NAMESPACE, _KEY)
 action(
     KV,
     "put",
-    "Set a value at all NameServers.",
+    "Set a value on all NameServers.",
     "namesrv:put_kv",
     _NAMESPACE,
     _KEY,
@@ -64,7 +64,7 @@ action(
 
 
 action(
-    KV, "delete", "Remove a value at all NameServers.", "namesrv:delete_kv", _NAMESPACE, _KEY, changes=True
+    KV, "delete", "Remove a value on all NameServers.", "namesrv:delete_kv", _NAMESPACE, _KEY, changes=True
 )
 
 NAMESRV.add_command(KV)

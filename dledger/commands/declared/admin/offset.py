@@ -12,7 +12,7 @@ OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
 action(
     OFFSET,
     "show",
-    "Show where a group stands.",
+    "Show the offsets of a group.",
     "offset:show_offsets",
     group_name(),
     click.Option(["-t", "--topic"], help="Only in this topic."),
@@ -22,7 +22,7 @@ action(
 action(
     OFFSET,
     "reset",
-    "Have a group go on elsewhere: all queues of a topic, or one of them.",
+    "Move the offsets of a group, in all queues of a topic or in one of them.",
     "offset:reset",
     group_name(),
     topic_name(),
@@ -33,8 +33,10 @@ action(
         help="earliest, latest, now, a time (2026-05-01T12:00), an age (-2h), or offset:N with --queue.",
     ),
     click.Option(["--queue"], type=click.IntRange(0), help="Only this queue, with --broker."),
-    click.Option(["-b", "--broker"], metavar="NAME", help="Only at this broker group."),
-    click.Option(["--only-back"], is_flag=True, help="Leave queues alone where the group would go forward."),
+    click.Option(["-b", "--broker"], metavar="NAME", help="Only on this broker group."),
+    click.Option(
+        ["--only-back"], is_flag=True, help="Do not change queues in which the group would move forward."
+    ),
     changes=True,
 )
 
@@ -42,7 +44,7 @@ action(
 action(
     OFFSET,
     "clone",
-    "Have a group go on where another one stands.",
+    "Copy the offsets of one group to another.",
     "offset:clone",
     click.Argument(["source"], metavar="FROM", shell_complete=complete_groups),
     click.Argument(["target"], metavar="TO", shell_complete=complete_groups),

@@ -70,8 +70,8 @@ def _everywhere() -> list[click.Parameter]:
 
 def _changes() -> list[click.Parameter]:
     return [
-        click.Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."),
-        click.Option(["-y", "--yes"], is_flag=True, help="Ask no questions."),
+        click.Option(["--dry-run"], is_flag=True, help="Show what would change without changing it."),
+        click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."),
     ]
 
 

@@ -10,11 +10,11 @@ from dledger.commands.declared.admin.options import action, group, topic_name, w
 TOPIC = group("topic", "Topics: list, show, create, update, delete.")
 PERMS = {"r": 4, "w": 2, "rw": 6, "none": 0}
 _SETTINGS = (
-    click.Option(["--queues"], type=click.IntRange(1, 1024), help="Queues to read and to write."),
-    click.Option(["--read-queues"], type=click.IntRange(1, 1024), help="Queues to read."),
-    click.Option(["--write-queues"], type=click.IntRange(1, 1024), help="Queues to write."),
-    click.Option(["--perm"], type=click.Choice(list(PERMS)), help="What clients may do with it."),
-    click.Option(["--order/--no-order"], default=None, help="Whether it is an ordered topic."),
+    click.Option(["--queues"], type=click.IntRange(1, 1024), help="Number of queues to read and to write."),
+    click.Option(["--read-queues"], type=click.IntRange(1, 1024), help="Number of queues to read."),
+    click.Option(["--write-queues"], type=click.IntRange(1, 1024), help="Number of queues to write."),
+    click.Option(["--perm"], type=click.Choice(list(PERMS)), help="Permission of clients."),
+    click.Option(["--order/--no-order"], default=None, help="Whether the topic is ordered."),
     click.Option(
         ["--attribute"], multiple=True, metavar="KEY=VALUE", help="Set an attribute; KEY= removes it."
     ),
@@ -23,16 +23,18 @@ _SETTINGS = (
 action(
     TOPIC,
     "list",
-    "List topics with their queues and what is in them.",
+    "List topics with their queues and numbers of messages.",
     "topic:list_topics",
-    click.Option(["--all", "every"], is_flag=True, help="Also those of retries, dead letters and brokers."),
+    click.Option(
+        ["--all", "every"], is_flag=True, help="Also list topics of retries, dead letters and brokers."
+    ),
 )
 
 
 action(
     TOPIC,
     "show",
-    "Show a topic: how it is set up, its queues, and who consumes it.",
+    "Show a topic: its settings, its queues, and the groups that consume it.",
     "topic:show_topic",
     topic_name(),
 )
@@ -46,7 +48,7 @@ action(
 action(
     TOPIC,
     "update",
-    "Change a topic. What is not named stays as it is.",
+    "Change a topic. Settings that are not given stay as they are.",
     "topic:update_topic",
     topic_name(),
     *_SETTINGS,
@@ -58,7 +60,7 @@ action(
 action(
     TOPIC,
     "delete",
-    "Delete topics with their messages.",
+    "Delete topics and their messages.",
     "topic:delete_topics",
     click.Argument(["topics"], nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics),
     *where(),

@@ -12,7 +12,7 @@ from dledger.commands.declared.mqadmin.options import (
 from dledger.commands.mqadmin.options import Option
 
 _ANY_BROKER = (Option("b", "brokerAddr", "Address of one broker"), Option("c", "cluster", "One cluster"))
-_EVERY = Option("i", "interval", "Again and again, with so many seconds between")
+_EVERY = Option("i", "interval", "Repeat, with this number of seconds between")
 
 COMMANDS = (
     Command("brokerStatus", "Show figures of brokers", (ONE_BROKER, ONE_CLUSTER),
@@ -28,15 +28,15 @@ COMMANDS = (
         Option("m", "moreStats", "Messages of today and yesterday", value=False), _EVERY,
         Option("c", "clusterName", "One cluster"),
     ), "brokers:cluster_list"),
-    Command("haStatus", "Show how far slaves are", (CLUSTER, BROKER, _EVERY), "brokers:ha_status"),
-    Command("getBrokerEpoch", "Show who led when, by bytes of the log", (
+    Command("haStatus", "Show the progress of slaves", (CLUSTER, BROKER, _EVERY), "brokers:ha_status"),
+    Command("getBrokerEpoch", "Show which terms wrote which bytes of the log", (
         Option("c", "clusterName", "All brokers of this cluster", one_of="where"),
         Option("b", "brokerName", "Broker name", one_of="where"), _EVERY,
     ), "brokers:broker_epoch"),
-    Command("cleanExpiredCQ", "Remove files of ConsumeQueues that point at nothing", _ANY_BROKER,
+    Command("cleanExpiredCQ", "Remove files of ConsumeQueues whose messages are gone", _ANY_BROKER,
             "brokers:clean_queues", direct=True),
-    Command("deleteExpiredCommitLog", "Remove segments that are older than they are kept", _ANY_BROKER,
+    Command("deleteExpiredCommitLog", "Remove expired segments", _ANY_BROKER,
             "brokers:clean_log", direct=True),
-    Command("cleanUnusedTopic", "Remove files of topics that are gone", _ANY_BROKER,
+    Command("cleanUnusedTopic", "Remove files of deleted topics", _ANY_BROKER,
             "brokers:clean_topics", direct=True),
 )  # fmt: skip

@@ -15,8 +15,8 @@ _NAME = Option("b", "brokerName", "Broker name", required=True)
 COMMANDS = (
     Command("updateKvConfig", "Set a key-value", (_NAMESPACE, _KEY, _VALUE), "namesrv:update_kv"),
     Command("deleteKvConfig", "Remove a key-value", (_NAMESPACE, _KEY), "namesrv:delete_kv"),
-    Command("wipeWritePerm", "Have no producer write to a broker any more", (_NAME,), "namesrv:wipe"),
-    Command("addWritePerm", "Have producers write to a broker again", (_NAME,), "namesrv:add"),
+    Command("wipeWritePerm", "Stop producers from writing to a broker", (_NAME,), "namesrv:wipe"),
+    Command("addWritePerm", "Let producers write to a broker again", (_NAME,), "namesrv:add"),
     Command("getNamesrvConfig", "Show settings of NameServers", (), "namesrv:namesrv_config"),
     Command(
         "updateNamesrvConfig",

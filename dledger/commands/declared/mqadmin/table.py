@@ -31,7 +31,7 @@ SECTIONS: Mapping[str, tuple[Command, ...]] = MappingProxyType(
         "NameServers": namesrv.COMMANDS,
         "Access control": accounts.COMMANDS,
         "Files": exports.COMMANDS,
-        "What a Raft group has none of": others.COMMANDS,
+        "Not applicable to a Raft group": others.COMMANDS,
     }
 )
 COMMANDS: Mapping[str, Command] = MappingProxyType(
