@@ -568,6 +568,7 @@ def test_every_exception_from_a_rule_is_still_needed() -> None:
         IDENTITY,
         LONG_MODULES,
         LONG_CONSTRUCTORS,
+        UNCLEAR_ALLOWED,
     ):
         for pattern, reason in table.items():
             assert reason
@@ -734,6 +735,44 @@ def test_every_test_module_has_a_name_of_its_own() -> None:
         if path.name != "conftest.py":
             assert path.name not in seen, f"{path} and {seen[path.name]}"
             seen[path.name] = path
+
+
+UNCLEAR = re.compile(
+    r"\b(rotten|nobody|whoever|mended|under way|giv(e|es|en|ing) up|any more|is none|but for)\b",
+    re.IGNORECASE,
+)
+"""Private words that a stranger reads twice, in texts that users see (the page docs/internals/style.md)."""
+UNCLEAR_ALLOWED: dict[str, str] = {
+    "dledger/chaos/*": "judges and marks of the simulator are read by people who know the code",
+    "dledger/bench/compare/load.py": "names of loads are in published results",
+}
+
+
+def shown_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each text in a module that is not a docstring and has more than one word."""
+    below = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or id(node) in below:
+            continue
+        if isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, node.value
+
+
+def test_texts_for_users_use_the_words_of_the_field() -> None:
+    source = '"""Nobody."""\ndef f(x):\n    """Given up."""\n    raise E(f"entry {x} is rotten")\n'
+    assert [line for line, text in shown_texts(ast.parse(source)) if UNCLEAR.search(text)] == [4]
+    found = [
+        f"{module.relative_to(ROOT)}:{line}: write {text!r} with a word of docs/internals/style.md"
+        for module in our_modules()
+        if not allowed(str(module.relative_to(ROOT)), UNCLEAR_ALLOWED)
+        for line, text in shown_texts(ast.parse(module.read_text()))
+        if UNCLEAR.search(text)
+    ]
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:

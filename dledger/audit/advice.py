@@ -21,11 +21,12 @@ def caution(findings: Iterable[Finding]) -> str:
     }
     if refilled and any(found.severity in (Severity.CRITICAL, Severity.UNKNOWN) for found in every):
         return (
-            "Delete no store before what is critical or could not be looked at is settled: "
-            "a damaged store may hold the only good copy of something."
+            "Delete no store until all critical findings, and all parts that could not be checked, "
+            "are settled: a damaged store may hold the only good copy of an entry."
         )
     if len(refilled) > 1:
         return (
-            "One node at a time: go on only when the one before has caught up and the audit finds it clean."
+            "Repair one node at a time: continue with the next one only when this one has caught up "
+            "and the audit finds it clean."
         )
     return ""

@@ -36,7 +36,7 @@ def keep_of(arguments: Options, plain: Files, now_ms: int) -> Keep | None:
     """The meaning of `--keep`, None if it is not given. `now_ms`: wall clock. Blocking. KeepError."""
     if arguments.keep is None:
         if arguments.rescan_hours is not None:
-            raise KeepError("--rescan-hours goes with --keep: give it too")
+            raise KeepError("--rescan-hours needs --keep: give both")
         return None
     from dledger.audit.kept import Keep  # needs pyarrow
 

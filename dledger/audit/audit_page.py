@@ -49,7 +49,7 @@ STYLE = """
   outline: 1px solid var(--missing); outline-offset: -1px; z-index: 5; }
 .divergent { background: repeating-linear-gradient(0deg, var(--divergent) 0 5px, var(--gap) 5px 7px);
   z-index: 7; }
-.rotten { background: var(--rotten); z-index: 6; }
+.corrupt { background: var(--corrupt); z-index: 6; }
 .caution { font-weight: 600; border-left: .3rem solid var(--critical); padding-left: .7rem; }
 details { margin: .2rem 0 .6rem; } summary { cursor: pointer; color: var(--soft); }
 """
@@ -80,7 +80,8 @@ def audit_page(report: Report, when: str) -> str:
         parts.append(html.section("Replicas", _replicas(report)))
     footer = (
         "Severities and exit codes: information 0, warning 1, error 2, critical 3, could not look 4. "
-        "Indexes and segments are as in the log's files; a segment is named by the offset of its first byte."
+        "Indexes and segments are those of the log files; a segment is named by the offset of its "
+        "first byte."
     )
     return html.page(title, parts, style=STYLE, footer=footer)
 
@@ -89,13 +90,13 @@ def _sentence(report: Report) -> str:
     """The most important sentence of the report."""
     if not report.findings:
         return (
-            "Everything that is committed was read on every replica, and the replicas agree."
+            "Every committed entry was read on every replica, and the replicas agree."
             if len(report.replicas) > 1
-            else "Everything that is committed was read, and all checks hold."
+            else "Every committed entry was read, and all checks passed."
         )
     if all(found.code == "NOT_AUDITED" for found in report.findings):
         absent = ", ".join(report.not_audited)
-        return f"Everything that is committed was read on {report.scope}, and these agree. Not on {absent}."
+        return f"Every committed entry was read on {report.scope}, and these agree; {absent} was not checked."
     severity = report.severity
     only = f" (of {report.scope})" if report.scope else ""
     worst = [found for found in report.ordered() if found.severity == severity]
@@ -148,7 +149,7 @@ def _strips(drawn: Picture) -> Markup:
         Markup(f'<span class="key"><b><i class="{kind.name}"></i></b>{kind.name}: {kind.meaning}</span>')
         for kind in used
     ]
-    keys.append(Markup('<span class="key">┆ the replica knows this much to be committed</span>'))
+    keys.append(Markup('<span class="key">┆ the replica knows entries up to here to be committed</span>'))
     return Markup(
         f'<div class="strips">{html.join(rows)}<div class="axis">{axis}</div></div><p>{html.join(keys)}</p>'
     )
@@ -180,7 +181,7 @@ def _told(strip: Strip) -> str:
     words = [
         f"{html.number(strip.entries(kind.name))} {kind.name}" for kind in KINDS if kind.name in strip.spans
     ]
-    damaged = [band for band in strip.bands() if band[0] in ("rotten", "divergent", "missing", "unread")]
+    damaged = [band for band in strip.bands() if band[0] in ("corrupt", "divergent", "missing", "unread")]
     places = [
         f"{kind} {first:,d}" + (f"–{last:,d}" if last > first else "")
         for kind, first, last in damaged[:MAX_PLACES]

@@ -41,7 +41,7 @@ def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Fin
         place = snapshot.segment
         text = _ends_otherwise(snapshot, before.get(place)) or _goes_on_otherwise(snapshot, after.get(place))
         if text:
-            text = f"the log is not the one of which the boundary snapshot at {place} was taken: {text}"
+            text = f"the boundary snapshot at {place} was taken from another log: {text}"
             yield finding("CHAIN_DIFFERS", holding.name, text, first=snapshot.index, segment=place)
 
 
@@ -64,7 +64,11 @@ def _ends_otherwise(snapshot: SnapshotRow, before: SegmentRow | None) -> str:
         return ""
     said = (snapshot.index, snapshot.term, snapshot.chain)
     true = (before.last_index, before.last_term, before.last_chain)
-    return "" if said == true else f"its last entry is {_says(true)}, the snapshot's {_says(said)}"
+    return (
+        ""
+        if said == true
+        else (f"its last entry is {_says(true)}, and that of the snapshot is {_says(said)}")
+    )
 
 
 def _goes_on_otherwise(snapshot: SnapshotRow, after: SegmentRow | None) -> str:
@@ -102,7 +106,7 @@ def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> 
         text = "; ".join(
             f"{', '.join(names)}: term {link.term} chain {link.chain:08x}" for link, names in groups
         )
-        text = f"the chains part here or before: {text}"
+        text = f"the chains differ from here on, or from an earlier entry on: {text}"
         yield finding("CHAIN_DIFFERS", ",".join(sorted(deviating)), text, first=index)
 
 

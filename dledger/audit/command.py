@@ -61,7 +61,7 @@ def run(arguments: Options) -> int:
         print(f"dledger audit: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
-        print("dledger audit: interrupted, nothing was found out", file=sys.stderr)
+        print("dledger audit: interrupted before there was a result", file=sys.stderr)
         return COULD_NOT_RUN
     finally:
         if processes is not None:

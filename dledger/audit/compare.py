@@ -132,7 +132,7 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
             return finding("NOT_REPLICAS", "", f"the stores belong to different {what}s: {', '.join(values)}")
     incarnations = [holding.row.incarnation for holding in holdings if holding.row.incarnation]
     if len(set(incarnations)) < len(incarnations):
-        return finding("NOT_REPLICAS", "", "two stores are copies of one node's")
+        return finding("NOT_REPLICAS", "", "two stores are copies of the store of one node")
     return None
 
 
@@ -165,7 +165,7 @@ def _not_audited(holdings: list[Holding], findings: list[Finding]) -> Iterator[F
     absent = [voter for voter in voters if voter and voter not in told]
     unnamed = any(found.code == "UNREACHABLE" and found.replica not in voters for found in findings)
     if absent and not unnamed:
-        text = f"not looked at: {len(absent)} of the group's {len(voters)} members"
+        text = f"not checked: {len(absent)} of the {len(voters)} members of the group"
         yield finding("NOT_AUDITED", ",".join(absent), text)
 
 
@@ -255,7 +255,7 @@ def _too_few(group: Group, index: int) -> Finding | None:
         return finding("BELOW_QUORUM", "", text, first=index)
     if group.shipped:
         return None
-    text += f"; {', '.join(earlier)} may have been copied before it came"
+    text += f"; {', '.join(earlier)} may have been copied before it was written"
     return finding("COPIES_APART", "", text, first=index)
 
 

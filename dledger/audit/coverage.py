@@ -246,7 +246,7 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
     if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
         return  # what is before it was told, or is going
     if row.ours and row.head_unit and holding.beginning < holding.first:
-        text = "the log begins late, but its index file knows the entries before"
+        text = "the log begins late, although its index file has the entries before"
         last = holding.first - 1
         yield finding("MISSING_SEGMENT", holding.name, text, first=holding.beginning, last=last, segment=0)
 

@@ -28,23 +28,23 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("divergent", "!", "committed, but differs from the other replicas"),
-    Kind("rotten", "X", "damaged: does not fit its checksums, its place or the record format"),
-    Kind("missing", "_", "should be here and is not"),
-    Kind("unread", "?", "could not be looked at, or was retired while it was read"),
-    Kind("uncommitted", "~", "not committed: Raft may still cut it"),
+    Kind("corrupt", "X", "corrupt: does not match its checksums, its place or the record format"),
+    Kind("missing", "_", "missing although it should be here"),
+    Kind("unread", "?", "could not be read, or was deleted by retention meanwhile"),
+    Kind("uncommitted", "~", "not committed: Raft may still remove it"),
     Kind("read", "=", "good"),
-    Kind("lagging", ".", "committed elsewhere, not here yet"),
+    Kind("lagging", ".", "committed, but not yet on this replica"),
     Kind("retired", "-", "deleted by retention"),
 )
 """All states; if several apply to an entry, the first of them counts."""
 
 _CODES = {
-    "BIT_ROT": "rotten",
-    "RECORD_CORRUPT": "rotten",
-    "CHAIN_BREAK": "rotten",
-    "BATCH_BROKEN": "rotten",
-    "TERM_REGRESSION": "rotten",
-    "INDEX_GAP": "rotten",
+    "BIT_ROT": "corrupt",
+    "RECORD_CORRUPT": "corrupt",
+    "CHAIN_BREAK": "corrupt",
+    "BATCH_BROKEN": "corrupt",
+    "TERM_REGRESSION": "corrupt",
+    "INDEX_GAP": "corrupt",
     "DIVERGENT_COMMITTED": "divergent",
     "DIVERGENT_UNCOMMITTED": "uncommitted",
     "MISSING_SEGMENT": "missing",

@@ -55,8 +55,9 @@ _REPAIRED = "a running node repairs it from its peers" + _IF_IT_CANNOT
 _TAKEN_AT_A_START = "restart this node: it takes what is missing from its peers" + _IF_IT_CANNOT
 _REBUILD = "derived data: stop the node, delete the files named and restart it: they are rebuilt from the log"
 _REBUILD_ALL = (
-    "derived data: where the node is starting or catching up, look again later; else stop it, delete its "
-    "ConsumeQueues, IndexFiles and state file and restart it: they are rebuilt from the log"
+    "derived data: if the node is starting or catching up, audit it again later; otherwise stop it, "
+    "delete its ConsumeQueues, IndexFiles and state file and restart it: they are rebuilt from the "
+    "log"
 )
 _COMPARE = "compare the replicas, then " + _RECOPY
 _REPLACED = "an entry near here was replaced after it was written: " + _COMPARE
@@ -74,7 +75,8 @@ CODES = {
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
     "BIT_ROT": Code(Severity.ERROR, _REPAIRED + "; check the disk"),
     "RECORD_CORRUPT": Code(
-        Severity.ERROR, "the entry is as it was written, but no well-formed message record: report it"
+        Severity.ERROR,
+        "the entry is as it was written, but it is not a well-formed message record: report it",
     ),
     "MISSING_SEGMENT": Code(Severity.ERROR, _TAKEN_AT_A_START),
     "MISSING_ENTRIES": Code(Severity.ERROR, _TAKEN_AT_A_START),
@@ -82,18 +84,20 @@ CODES = {
         Severity.ERROR,
         _REPLACED,
     ),
-    "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is not whole: " + _COMPARE),
-    "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages are not dense: report it"),
-    "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be believed: " + _RECOPY),
-    "IDENTITY": Code(Severity.ERROR, "the identity file cannot be believed: " + _RECOPY),
+    "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is incomplete: " + _COMPARE),
+    "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages have gaps: report it"),
+    "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be trusted: " + _RECOPY),
+    "IDENTITY": Code(Severity.ERROR, "the identity file cannot be trusted: " + _RECOPY),
     "MISPLACED": Code(
         Severity.ERROR,
-        "the directory holds another node's store, on which this node does not start: give each node its own",
+        "the directory holds the store of another node, and this node does not start with it: give "
+        "each node its own directory",
     ),
     "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "SNAPSHOT_DAMAGED": Code(
         Severity.WARNING,
-        "derived data: the node removes it when it finds it; the next boundary makes another",
+        "derived data: the node removes it when it finds it, and writes a new one at the next "
+        "segment boundary",
     ),
     "INDEX_FILE": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISMATCH": Code(Severity.WARNING, _REBUILD),
@@ -101,7 +105,7 @@ CODES = {
     "QUEUE_DANGLING": Code(Severity.WARNING, _REBUILD),
     "STATE_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "STATE_DAMAGED": Code(
-        Severity.WARNING, "derived data: nothing to do, the node replays the log instead at its next start"
+        Severity.WARNING, "derived data: nothing to do, as the node replays the log at its next start instead"
     ),
     "STATE_TOO_NEW": Code(
         Severity.WARNING,
@@ -113,27 +117,27 @@ CODES = {
     "KEY_DANGLING": Code(Severity.WARNING, _REBUILD),
     "QUEUE_BEHIND": Code(Severity.WARNING, _REBUILD_ALL),
     "KEY_BEHIND": Code(
-        Severity.WARNING, _REBUILD_ALL + "; nothing to do where messageIndexEnable is off here on purpose"
+        Severity.WARNING, _REBUILD_ALL + "; nothing to do if messageIndexEnable is off here on purpose"
     ),
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
-    "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
+    "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart removes it"),
     "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
     "REFILL": Code(
         Severity.WARNING,
         "start this node and wait: a leader refills it; until then it does not vote",
     ),
     "NOT_AUDITED": Code(
-        Severity.INFO, "what is said here holds for the others: give this member's store, too, to know of all"
+        Severity.INFO, "the result holds only for the other members: give the store of this member, too"
     ),
     "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
     "COPIES_APART": Code(
         Severity.INFO,
-        "nothing to do where the stores were copied one after the other; to judge how many copies the newest "
-        "entries have, audit the brokers, or stopped nodes with --same-time",
+        "nothing to do if the stores were copied one after the other; to count the copies of the "
+        "newest entries, audit the brokers, or stopped nodes with --same-time",
     ),
     "DIVERGENT_UNCOMMITTED": Code(Severity.INFO, "nothing to do: Raft truncates it when the node rejoins"),
     "RETENTION": Code(Severity.INFO, "nothing to do: older segments were deleted by retention"),
-    "RETIRED": Code(Severity.INFO, "nothing to do: the segment was retired while it was read"),
+    "RETIRED": Code(Severity.INFO, "nothing to do: retention deleted the segment while it was read"),
     "INDEX_LAG": Code(Severity.INFO, "nothing to do: index units follow the log, a start completes them"),
     "QUEUE_LAG": Code(Severity.INFO, "nothing to do: the ConsumeQueue follows the log, a start completes it"),
     "KEY_LAG": Code(Severity.INFO, "nothing to do: the IndexFiles follow the log, a start completes them"),
@@ -143,14 +147,16 @@ CODES = {
         "start this broker, or give its store directory in its place, and run the audit again",
     ),
     "STALE_DIGESTS": Code(
-        Severity.UNKNOWN, "this broker is down or cannot ship: see its log, or audit it by --namesrv"
+        Severity.UNKNOWN,
+        "this broker is down or cannot ship digests: see its log, or audit it with --namesrv",
     ),
     "NOT_DRILLED": Code(
         Severity.UNKNOWN,
         "digests differ or something is damaged here: give --namesrv or store directories too",
     ),
     "NO_COMMITTED_INDEX": Code(
-        Severity.UNKNOWN, "nothing is known to be committed here: was the node ever part of a running group?"
+        Severity.UNKNOWN,
+        "no entry is known to be committed here: check that the node was ever part of a running group",
     ),
     "CANNOT_RUN": Code(Severity.UNKNOWN, "the audit itself failed: see the detail"),
     "NOT_REPLICAS": Code(Severity.UNKNOWN, "give one store directory of each node of one group"),

@@ -32,12 +32,12 @@ STYLE = """
 :root { color-scheme: light dark;
   --page: #ffffff; --ink: #1a1f26; --soft: #5b6673; --line: #d6dce3; --card: #f5f7f9;
   --info: #1c7c4f; --warning: #8f5b00; --error: #b3261e; --critical: #8e0f3c; --unknown: #5a4b9a;
-  --read: #3aa274; --rotten: #d3241b; --divergent: #9a2fc4; --missing: #1a1f26; --unread: #e38a00;
+  --read: #3aa274; --corrupt: #d3241b; --divergent: #9a2fc4; --missing: #1a1f26; --unread: #e38a00;
   --uncommitted: #8fb7e8; --lagging: #c9d1da; --retired: #eef1f4; --gap: #ffffff; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #12161b; --ink: #e6eaef; --soft: #9aa6b2; --line: #313a44; --card: #1b2128;
   --info: #5fd39b; --warning: #f2b84b; --error: #ff8a80; --critical: #ff7aa8; --unknown: #b9abff;
-  --read: #2f8f65; --rotten: #ff5a4f; --divergent: #d583f5; --missing: #f4f6f8; --unread: #ffb13d;
+  --read: #2f8f65; --corrupt: #ff5a4f; --divergent: #d583f5; --missing: #f4f6f8; --unread: #ffb13d;
   --uncommitted: #3f6ea5; --lagging: #46515d; --retired: #222a32; --gap: #12161b; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.2rem 1.5rem 3rem; max-width: 82rem; background: var(--page);

@@ -95,7 +95,7 @@ class KeptReplica:
     def reader(self) -> KeptReader:
         reader = self.replica.reader
         if not isinstance(reader, StampingReader):
-            raise TypeError(f"{type(reader).__name__} cannot tell whether a segment changed")
+            raise TypeError(f"{type(reader).__name__} cannot check whether a segment has changed")
         return KeptReader(reader, self.keep, self.row())
 
     def named(self, name: str) -> ReplicaView:

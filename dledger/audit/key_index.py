@@ -95,7 +95,7 @@ def _open(files: Files, path: str) -> KeyFile:
         header = unpack_index_header(head)
         slots = _slots(file, size, header)
         if slots is None:
-            raise DamagedKeyFile(f"{path}: the header does not fit the file: {header}")
+            raise DamagedKeyFile(f"{path}: the header does not match the file: {header}")
         return KeyFile(path, header, slots)
     finally:
         file.close()
@@ -172,7 +172,10 @@ def _check_links(file: File, key_file: KeyFile) -> Iterator[str]:
         heads[slot[order][last]] = numbers[last]
         positions = np.concatenate(([position], units["position"].astype(np.int64)))
         for number in np.flatnonzero(np.diff(positions) < 0).tolist():
-            yield f"unit {first + number} points at {positions[number + 1]}, before the one in front of it"
+            yield (
+                f"unit {first + number} points at {positions[number + 1]}, which is before the "
+                "position of the previous unit"
+            )
         position = int(positions[-1])
     stored = np.frombuffer(file.pread(slots * SLOT_SIZE, HEADER_SIZE), _SLOTS).astype(np.int32)
     wrong = (stored != heads[: len(stored)]) & (stored < header.count)  # the others are newer than the header

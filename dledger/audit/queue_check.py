@@ -227,7 +227,7 @@ class QueueCheck:
             return
         if unit.size > 0 and from_pos <= unit.physical_offset < end_pos:
             where = f"{_name(key)} offset {offset}"
-            text = f"{where}: it points at {unit.physical_offset}, where no message of it is"
+            text = f"{where}: it points at {unit.physical_offset}, where the log has no message of this queue"
             self.faults.append(Fault("QUEUE_DANGLING", index, index, text))
 
 

@@ -166,7 +166,7 @@ def _record(
     elif magic == MAGIC_V2:
         width = 2
     else:
-        raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} is not a message record's")
+        raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} does not mark a message record")
     if said_size != size:
         raise CorruptRecord(f"it says {said_size} bytes in an entry with {size}")
     if physical != pos + HEADER_SIZE:
@@ -174,14 +174,14 @@ def _record(
     body_end = at + FIXED_SIZE + body_size
     end = at + size
     if body_size < 0 or body_end + width + 2 > end:
-        raise CorruptRecord(f"a body of {body_size} bytes does not fit")
+        raise CorruptRecord(f"a body of {body_size} bytes does not fit into the record")
     topic_at = body_end + width
     topic_end = topic_at + int.from_bytes(data[body_end:topic_at], "big")
     properties_at = topic_end + 2
     if properties_at > end or int.from_bytes(data[topic_end:properties_at], "big") != end - properties_at:
         raise CorruptRecord("lengths of body, topic and properties do not add up to the record's size")
     if crc32(view[at + FIXED_SIZE : body_end]) & CRC_MASK != body_crc:
-        raise CorruptRecord("the message body does not fit the record's CRC")
+        raise CorruptRecord("the message body does not match the CRC of the record")
     if sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
         return None
     topic = data[topic_at:topic_end]

@@ -195,7 +195,7 @@ class Report:
             yield from (f"not kept: {problem}" for problem in self.kept.problems)
             yield ""
         if self.scope:
-            yield f"looked at {self.scope}, not at {', '.join(self.not_audited)}"
+            yield f"checked {self.scope}, without {', '.join(self.not_audited)}"
         yield self.last_line()
 
 

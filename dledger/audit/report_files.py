@@ -87,4 +87,4 @@ def render(result: Reportable, path: str, now_ms: int) -> bytes:
         case ".txt":
             return "\n".join([*result.lines(), when, ""]).encode()
         case ending:
-            raise ValueError(f"{ending!r} is no format of reports: {', '.join(FORMATS)}")
+            raise ValueError(f"{ending!r} is not a format of reports; known are {', '.join(FORMATS)}")

@@ -151,7 +151,7 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
             window = WINDOW
         elif not walker.stop:
             if last:
-                raise RuntimeError(f"{file.path}: the walk does not move at offset {offset}")
+                raise RuntimeError(f"{file.path}: the scan makes no progress at offset {offset}")
             window *= 2
 
 
@@ -354,14 +354,14 @@ def _poisoned(files: Files, replica: Replica) -> Iterator[Row]:
     reason = read_file(files, f"{replica.directory}/{POISONED_FILE}")
     if reason is not None:
         text = reason.decode("utf-8", "replace").strip()
-        yield finding("POISONED", replica.name, f"the node stopped itself: {text}")
+        yield finding("POISONED", replica.name, f"the node stopped after a failure: {text}")
 
 
 def _refill(files: Files, replica: Replica) -> Iterator[Row]:
     reason = read_file(files, f"{replica.directory}/{REFILL_FILE}")
     if reason is not None:
         text = reason.decode("utf-8", "replace").strip()
-        yield finding("REFILL", replica.name, f"entries may be gone here, the node says: {text}")
+        yield finding("REFILL", replica.name, f"entries may be lost here, as the node reports: {text}")
 
 
 def _hard_term(files: Files, replica: Replica) -> int:

@@ -110,7 +110,7 @@ class ShippedSource:
         names = [name for group, name in find_replicas(self.files, self.root) if group == self.group]
         if not names:
             raise StoreError(
-                f"{self.place}: nothing was shipped there: is digestShipPath set on the brokers?"
+                f"{self.place}: no digests were shipped there: check digestShipPath of the brokers"
             )
         replicas: list[ShippedReplica] = []
         problems = []
@@ -124,9 +124,7 @@ class ShippedSource:
                 continue
             if side.bound.scanned_ms < self.not_before_ms:
                 age_s = (self.not_before_ms - side.bound.scanned_ms) // 1000
-                problems.append(
-                    finding("STALE_DIGESTS", name, f"shipped {age_s} s before what counts as new")
-                )
+                problems.append(finding("STALE_DIGESTS", name, f"shipped {age_s} s earlier than allowed"))
             sizes = tuple((start, self._size(name, start)) for start in side.bound.segments)
             reader = ShippedReader(self.files, self.root, side.bound._replace(segments=()))
             replicas.append(ShippedReplica(reader, name, tuple(side.rows), sizes))

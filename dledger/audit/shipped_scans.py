@@ -332,7 +332,7 @@ def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) ->
         text = f"version {bound.version}, blocks of {bound.block_entries}"
         return None, f"{path} comes from another version of the scanner ({text})"
     if side is not None and bound.origin != side.origin:
-        return None, f"{path} is of another incarnation of this replica"
+        return None, f"{path} belongs to another incarnation of this replica"
     if side is not None and bound.committed < side.committed and not bound.final:
         return None, f"{path} is older than the replica's side rows and the segment was not full then"
     return scan, ""

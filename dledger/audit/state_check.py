@@ -126,7 +126,7 @@ class StateCheck:
         elif held.end_pos not in (end_pos, self._segment_end):
             text = f"ends at {held.end_pos}, in the log at {end_pos}"
         if text:
-            text = f"{self._state_file} is of another log: it says that entry {held.applied} {text}"
+            text = f"{self._state_file} belongs to another log: it says that entry {held.applied} {text}"
             self._fault("STATE_DAMAGED", held.applied, text)
 
     def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:

@@ -232,7 +232,8 @@ def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]
         if not nodes:
             below = _groups_below(files, path, names)
             raise StoreError(
-                f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>{below}"
+                f"{path}: this is not a store (storePathRootDir): it holds no directory "
+                f"{NODE_PREFIX}<id>{below}"
             )
         if len(nodes) == 1:
             node = nodes[0].removeprefix(NODE_PREFIX)
@@ -419,7 +420,7 @@ def _read_begins(files: Files, directory: str, name: str, problems: list[Finding
         data = read_file(files, path)
         said = decode_json(data).get("pos") if data is not None else -1
         if not isinstance(said, int):
-            raise CorruptFile("no position in it")
+            raise CorruptFile("it holds no position")
     except (CorruptFile, ValueError) as error:
         problems.append(finding("IDENTITY", name, f"{path}: {error}"))
         return _ANYWHERE
@@ -501,7 +502,7 @@ def _read_identity(files: Files, directory: str, name: str, problems: list[Findi
         return None
     named = directory.rpartition("/")[2]
     if named.startswith(NODE_PREFIX) and named != f"{NODE_PREFIX}{identity.node}":
-        text = f"{directory} says that it is the store of node {identity.node}"
+        text = f"{directory} contains the store of node {identity.node}"
         problems.append(finding("MISPLACED", name, text))
     return identity
 
@@ -533,7 +534,9 @@ def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) 
         except FileNotFoundError:
             # Listed and gone: retired by a live node, unless the name itself is broken.
             if files.exists(path):
-                problems.append(finding("UNREADABLE", name, f"{path}: a link to nowhere", segment=start))
+                problems.append(
+                    finding("UNREADABLE", name, f"{path}: a link whose target is missing", segment=start)
+                )
                 yield Segment(start, 0, None)
         except OSError:
             yield Segment(start, 0, None)  # the scan will say why

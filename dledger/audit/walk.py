@@ -305,7 +305,7 @@ class SegmentWalker:
         should have."""
         for number in range(len(self.faults) - 1, -1, -1):
             if self.faults[number][:2] == ("CHAIN_BREAK", index):
-                text = "the chain value is damaged: the entry behind continues the one that fits"
+                text = "the chain value is corrupt: the next entry continues the correct value"
                 self.faults[number] = Fault("BIT_ROT", index, index, text)
                 return
 
@@ -313,7 +313,7 @@ class SegmentWalker:
         """The fault of a falling term. Without a chain, if one entry's term differs from both its
         neighbours', that entry is damaged."""
         if not self._own_crcs and self._term_before <= term:
-            text = f"the header is damaged; it says term {self._term} between {self._term_before} and {term}"
+            text = f"the header is corrupt; it says term {self._term} between {self._term_before} and {term}"
             return Fault("BIT_ROT", index - 1, index - 1, text)
         return Fault("TERM_REGRESSION", index, index, f"term {term} after term {self._term}")
 
@@ -329,7 +329,7 @@ class SegmentWalker:
                 self.stop = Stop.TORN if damage & BODY_DAMAGED else Stop.END
             return False
         if damage & BODY_DAMAGED:
-            self.faults.append(Fault("BIT_ROT", index, index, "the body does not fit its CRC"))
+            self.faults.append(Fault("BIT_ROT", index, index, "the body does not match its CRC"))
         else:
             self.faults.append(Fault("CHAIN_BREAK", index, index, "the chain does not continue here"))
         return True
@@ -472,7 +472,7 @@ class SegmentWalker:
                 text = f"the file ends after {self.size} bytes, before what must be in it"
                 self.faults.append(Fault("BIT_ROT", lowest, max(lowest, self._must_reach), text))
             else:
-                text = "no entry can be found behind it in this segment"
+                text = "no entry can be found after it in this segment"
                 self._fault_lost(lowest, self._must_reach, text)
         return len(data), False
 
@@ -480,14 +480,14 @@ class SegmentWalker:
         self._searching = False
         if lowest < index:
             self.holes.append((lowest, index - 1))
-        self._fault_lost(lowest, index - 1, f"the log goes on at pos {pos} with index {index}")
+        self._fault_lost(lowest, index - 1, f"the log continues at pos {pos} with index {index}")
         self._expect = index
         self._chain = 0 if index == 0 else None
         self._chain_due = None
         self._batch = 0
 
     def _fault_lost(self, first: int, last: int, text: str) -> None:
-        self.faults.append(Fault("BIT_ROT", first, max(first, last), f"the header is damaged; {text}"))
+        self.faults.append(Fault("BIT_ROT", first, max(first, last), f"the header is corrupt; {text}"))
 
 
 def collapse(faults: list[Fault]) -> list[Fault]:

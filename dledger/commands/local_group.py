@@ -227,7 +227,7 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
     for name, value in options.items():
         if value is not None and peers is None and (name != "group" or chosen == ["--dir"]):
             where = "--namesrv or --peers" if name == "group" else "--peers"
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with {where}")
+            raise click.UsageError(f"--{name.replace('_', '-')} can only be used with {where}")
     if peers is not None:
         return _status_of_peers(peers, as_json, options)
     # A group that is here comes before a variable that a shell may have had for long.
@@ -236,7 +236,7 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
     if namesrv is not None:
         return _show(look_at_namesrv(namesrv, options["group"]), as_json)
     if options["group"] is not None:
-        raise click.UsageError("--group goes with --namesrv or --peers")
+        raise click.UsageError("--group can only be used with --namesrv or --peers")
     return _show(look_at_all(groups_of(directory)), as_json)
 
 

@@ -143,9 +143,9 @@ class Segments:
             finally:
                 file.close()
         except FileNotFoundError as error:
-            raise ValueError(f"no segment holds {size} bytes at {pos} any more") from error
+            raise ValueError(f"no segment holds {size} bytes at {pos}: it was removed meanwhile") from error
         if not self.has(start):  # retired while it was read: the file may hold other entries by now
-            raise ValueError(f"no segment holds {size} bytes at {pos} any more")
+            raise ValueError(f"no segment holds {size} bytes at {pos}: it was removed meanwhile")
         if len(data) != size:
             raise ValueError(f"{file.path}: {len(data)} of {size} bytes at {pos - start}")
         return data

@@ -79,7 +79,7 @@ class Reassembly:
             return None
         whole, self._whole = memoryview(self._whole), bytearray()
         if frame_size(whole, limit) != total:
-            raise WireError(f"the pieces of {total} bytes are no frame")
+            raise WireError(f"the pieces of {total} bytes are not a frame")
         frame = decode_frame(whole)
         if frame.number == PIECE:
             raise WireError("a piece of pieces")

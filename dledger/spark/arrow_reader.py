@@ -89,7 +89,7 @@ def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[
     """Options that the named columns imply. BadOption where one of these options is given as well."""
     for column, (option, value) in _ON_DEMAND.items():
         if option in given:
-            raise BadOption(f"columns and option {option} exclude each other: name the columns that you want")
+            raise BadOption(f"columns and the option {option} exclude each other: give only columns")
         if column in columns:
             yield option, value
         elif column == "value":

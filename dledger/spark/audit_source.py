@@ -128,7 +128,7 @@ class AuditReader(DataSourceReader):
         if type(partition) is InputPartition:
             return iter(())  # Spark's stand-in for an empty plan
         if not isinstance(partition, ScanPack | DrillPack):
-            raise TypeError(f"{type(partition).__name__} is no partition of this source")
+            raise TypeError(f"{type(partition).__name__} is not a partition of this source")
         return columns.batches(_view_columns(self._options["view"]), partition.rows())
 
 

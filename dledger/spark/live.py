@@ -184,7 +184,7 @@ def _unreachable(
     seen = {replica.name for replica in replicas.values()}
     for node, address in members.items():
         if node not in seen and address not in failures:
-            yield finding("UNREACHABLE", node, "a member of the group, but nobody knows its address")
+            yield finding("UNREACHABLE", node, "a member of the group without a known address")
 
 
 def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:

@@ -215,7 +215,7 @@ class LiveQueues:
             missing -= int((~records.good).sum())
             yield from rows.of_answer(records, starts, sizes)
         if missing > 0 and expression == ALL and options.fail_on_data_loss:
-            raise DataLost(f"{part.group}: {missing} messages of {part.ranges} did not come")
+            raise DataLost(f"{part.group}: {missing} messages of {part.ranges} were not received")
 
 
 def _group_in(queue: Queue) -> str:

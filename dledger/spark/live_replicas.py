@@ -242,7 +242,7 @@ class LiveIndexView:
                     pages = client.units(part.reader.description, first, last + 1 - first)
                     for row in _rows(UnitsRow, pages, part.replica):
                         if len(row.data) % INDEX_UNIT_SIZE:
-                            raise UnknownRow(f"{part.replica}: {len(row.data)} bytes are no index units")
+                            raise UnknownRow(f"{part.replica}: {len(row.data)} bytes are not index units")
                         yield from unit_batches(part.replica, row.first, row.data)
 
     def _parts(self, look: Look) -> Iterator[UnitsPart]:

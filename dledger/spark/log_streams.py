@@ -186,8 +186,9 @@ def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Plac
             units.close()
         if not (found["size"] > 0).all():
             raise DataLost(
-                f"{part.queue_root}/{item.topic}/{item.queue_id}: no unit for some offset from {item.low} to "
-                f"{item.high - 1}: the ConsumeQueue is damaged or was cut; offsetType=log does without"
+                f"{part.queue_root}/{item.topic}/{item.queue_id}: no unit for some offset from "
+                f"{item.low} to {item.high - 1}: the ConsumeQueue is damaged or was cut; "
+                "offsetType=log works without it"
             )
         count = len(found)
         table = np.empty((5, count), np.int64)
@@ -215,7 +216,7 @@ def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> W
     try:
         file = files.open_read(path)
     except FileNotFoundError as error:
-        raise DataLost(f"{path}: the segment was deleted while it was to be read") from error
+        raise DataLost(f"{path}: the segment was deleted before it was read") from error
     try:
         data = file.pread(end - base, base - start)
     finally:

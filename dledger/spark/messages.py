@@ -99,7 +99,7 @@ class MessageRows:
         entries = window.columns
         is_message = (entries.channel >> 24 & KIND_MASK == Kind.MESSAGE) & has_record(entries)
         records = records_of(window)
-        records.blame(entries.damage & BODY_DAMAGED != 0, "the entry's body does not fit its CRC")
+        records.blame(entries.damage & BODY_DAMAGED != 0, "the body of the entry does not match its CRC")
         in_place = records.physical_offset == entries.pos + HEADER_SIZE
         records.blame(is_message & ~in_place, "the record belongs to another place of the log")
         records.check_body_crcs(is_message & (entries.stored_crc == 0) & (entries.chain == 0))
@@ -107,7 +107,7 @@ class MessageRows:
             records.blame(~expected.met(records), "the ConsumeQueue points at something else")
         own = np.array([topic == SYSTEM_TOPIC for topic in records.topics], np.bool_)[records.topic]
         disguised = ~is_message & records.good & in_place & records.dispatched & ~own
-        records.blame(disguised, "a message in an entry that says it holds none")
+        records.blame(disguised, "the entry holds a message although its kind says that it holds none")
         candidates = is_message & records.dispatched
         if self.selection.system_entries:
             candidates |= ~is_message & own

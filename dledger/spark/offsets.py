@@ -83,7 +83,8 @@ def decode(value: Encoded) -> Position:
             lives[key] = str(Life.parse(item))
         else:
             raise ValueError(
-                f"{key!r}: {item!r} is no offset of this source: is it another one's checkpoint?"
+                f"{key!r}: {offset!r} is not an offset of this source: check that the checkpoint "
+                "belongs to it"
             )
     return Position(offsets, lives)
 
@@ -103,8 +104,8 @@ def batch_bounds(options: Options) -> dict[Queue, Bounds]:
 def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bounds) -> str:
     """The error text for an offset outside of its queue."""
     return (
-        f"{what}: {topic}/{queue_id}: offset {offset} is outside of what is there, "
-        f"{there.low} to {there.high}: retention deleted it, or it is not written yet"
+        f"{what}: {topic}/{queue_id}: offset {offset} is outside of the stored range {there.low} to "
+        f"{there.high}: retention deleted it, or it is not written yet"
     )
 
 
@@ -116,8 +117,10 @@ def named_offsets(
     found = {}
     for queue, offset in named.items():
         if queue not in there:
-            known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
-            raise BadOption(f"option {option}: no queue {queue[0]}/{queue[1]}; there are {known}")
+            known = ", ".join(encode(dict.fromkeys(there, 0))) or "none"
+            raise BadOption(
+                f"option {option}: there is no queue {queue[0]}/{queue[1]}; the queues are {known}"
+            )
         bounds = there[queue]
         found[queue] = {EARLIEST: bounds.low, LATEST: bounds.high}.get(offset, offset)
         if not bounds.low <= found[queue] <= bounds.high:
@@ -168,8 +171,8 @@ def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *,
             found[queue] = bounds.low
         elif known < bounds.low:
             if fail:
-                text = out_of_range(*queue, "the stream goes on at", known, bounds)
-                raise DataLost(f"{text}; failOnDataLoss=false goes on with what is there")
+                text = out_of_range(*queue, "the stream continues at", known, bounds)
+                raise DataLost(f"{text}; failOnDataLoss=false continues with the stored messages")
             found[queue] = bounds.low
     return found
 

@@ -79,7 +79,7 @@ def paths(value: str) -> tuple[str, ...]:
     except ValueError as error:
         raise BadOption(f"option path: not a JSON list: {error}") from error
     if not all(isinstance(path, str) for path in found):
-        raise BadOption("option path: a JSON list of texts is wanted")
+        raise BadOption("option path: expected a JSON list of texts")
     return tuple(found)
 
 
@@ -88,7 +88,7 @@ def pattern(name: str, value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        raise BadOption(f"option {name}: {value!r} is no regular expression: {error}") from error
+        raise BadOption(f"option {name}: {value!r} is not a regular expression: {error}") from error
     return value
 
 
@@ -99,7 +99,7 @@ def tags(name: str, value: str) -> tuple[str, ...]:
         return ()
     found = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
     if any(not tag or "|" in tag or tag == "*" for tag in found):
-        raise BadOption(f"option {name}: {value!r} is no tag expression: write '*', 'A' or 'A || B'")
+        raise BadOption(f"option {name}: {value!r} is not a tag expression: write '*', 'A' or 'A || B'")
     return found
 
 
@@ -112,10 +112,10 @@ def keys(name: str, value: str) -> frozenset[str]:
         except ValueError as error:
             raise BadOption(f"option {name}: not a JSON list: {error}") from error
     if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
-        raise BadOption(f"option {name}: {value!r} is no list of texts")
+        raise BadOption(f"option {name}: {value!r} is not a list of texts")
     wrong = [key for key in found if not key or KEY_SEPARATOR in key]
     if wrong or not found:
-        raise BadOption(f"option {name}: {value!r} is not like 'A B': a key has no space, and there is one")
+        raise BadOption(f"option {name}: {value!r} must have the form 'A B': keys separated by single spaces")
     return frozenset(found)
 
 
@@ -128,7 +128,7 @@ def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
             split = [item.partition("-") for item in names(value)]
             pairs = [(int(first), int(last) if dash else int(first)) for first, dash, last in split]
     except (ValueError, TypeError) as error:
-        raise BadOption(f"option {name}: {value!r} is not like '0-99,200-299'") from error
+        raise BadOption(f"option {name}: {value!r} must have the form '0-99,200-299'") from error
     if any(first < 0 or last < first for first, last in pairs):
         raise BadOption(f"option {name}: {value!r} has an empty or negative range")
     merged: list[tuple[int, int]] = []
@@ -145,7 +145,9 @@ def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
     found = {}
     for topic, queues in sorted(_object(name, value, '{"topic": [0, 1]}').items()):
         if not isinstance(queues, list) or not queues or not all(_is_number(queue) for queue in queues):
-            raise BadOption(f'option {name}: {topic!r} wants a list of queue ids, as in {{"topic": [0, 1]}}')
+            raise BadOption(
+                f'option {name}: {topic!r} needs a list of queue ids, such as {{"topic": [0, 1]}}'
+            )
         found[topic] = tuple(sorted(dict.fromkeys(queues)))
     return found
 
@@ -161,7 +163,7 @@ def offsets(name: str, value: str) -> dict[Queue, int]:
             rows = [(*_split(topic), queues)]
         for topic_name, queue_id, offset in rows:
             if not str(queue_id).isdecimal() or not _is_number(offset, EARLIEST):
-                raise BadOption(f"option {name}: {topic!r}: {queues!r} is not like {example}")
+                raise BadOption(f"option {name}: {topic!r}: {queues!r} must have the form {example}")
             found[topic_name, int(queue_id)] = offset
     return dict(sorted(found.items()))
 
@@ -175,9 +177,9 @@ def _object(name: str, value: str, example: str) -> dict[str, object]:
     try:
         found = json.loads(value)
     except ValueError as error:
-        raise BadOption(f"option {name}: {value!r} is not JSON like {example}: {error}") from error
+        raise BadOption(f"option {name}: {value!r} is not JSON of the form {example}: {error}") from error
     if not isinstance(found, dict) or not found:
-        raise BadOption(f"option {name}: {value!r} is not like {example}")
+        raise BadOption(f"option {name}: {value!r} must have the form {example}")
     return found
 
 

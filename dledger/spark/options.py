@@ -56,11 +56,11 @@ OPTIONS = {
     "path": Option("store directories (storePathRootDir), comma separated or a JSON list", of=_FILES),
     "servers": Option("NameServers of live brokers: host:port, several with , or ;", of=_LIVE),
     "view": Option("messages (default), entries, queues, index, scan or state"),
-    "group": Option("broker groups to read, comma separated; default all that are found"),
-    "subscribe": Option("topics, comma separated; default all but system topics", _TOPICS),
-    "subscribePattern": Option("topics whose whole name fits this regular expression", _TOPICS),
+    "group": Option("broker groups to read, comma separated; default: all"),
+    "subscribe": Option("topics, comma separated; default: all except system topics", _TOPICS),
+    "subscribePattern": Option("topics whose whole name matches this regular expression", _TOPICS),
     "assign": Option('topics and queues: {"topic": [0, 1]}', _TOPICS),
-    "includeSystemTopics": Option("true: system topics too, without naming them", _TOPICS),
+    "includeSystemTopics": Option("true: also system topics, without naming them", _TOPICS),
     "tags": Option("only messages with one of these tags: 'A || B'", _MESSAGES),
     "keys": Option("only messages with one of these keys: 'A B', or a JSON list", _MESSAGES),
     "startingOffsets": Option('earliest, latest (streams) or {"topic": {"0": 23, "1": -2}}', _MESSAGES),
@@ -71,11 +71,12 @@ OPTIONS = {
         'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries", "index")
     ),
     "offsetType": Option("queue (default), or log: one offset, the log index", _MESSAGES, _FILES, _STREAM),
-    "maxOffsetsPerTrigger": Option("messages of one batch at most", _MESSAGES, mode=_STREAM),
-    "maxBytesPerTrigger": Option("bytes of log of one batch, about", _MESSAGES, mode=_STREAM),
-    "minPartitions": Option("at least so many tasks, as far as there is work", _TASKS),
+    "maxOffsetsPerTrigger": Option("largest number of messages in a batch", _MESSAGES, mode=_STREAM),
+    "maxBytesPerTrigger": Option("approximate bytes of log in a batch", _MESSAGES, mode=_STREAM),
+    "minPartitions": Option("smallest number of tasks, if there is enough work", _TASKS),
     "partitionBytes": Option(
-        "bytes of log that one task reads, about; default 64 MiB, or what makes 20,000 tasks",
+        "approximate bytes of log that one task reads; default 64 MiB, or more if there would be "
+        "over 20,000 tasks",
         _TASKS,
         of=_FILES,
         mode=_BATCH,
@@ -83,17 +84,22 @@ OPTIONS = {
     "failOnDataLoss": Option("false: skip what retention or a deletion took", _MESSAGES, mode=_STREAM),
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
-    "includeGroup": Option("true adds the column group: which broker group", _MESSAGES),
+    "includeGroup": Option("true adds the column group, the name of the broker group", _MESSAGES),
     "isolation": Option(
-        "committed (default); all: also what Raft may cut", _ENTRIES, mode=_BATCH, live=("entries",)
+        "committed (default); all: also entries that Raft may still remove",
+        _ENTRIES,
+        mode=_BATCH,
+        live=("entries",),
     ),
     "corruptRecords": Option("fail (default), skip or include, as rows", _ENTRIES),
     "pushdown": Option("true: filters of the query are applied while reading", _PUSHING, mode=_BATCH),
     "blockRows": Option(f"entries of a digest block, default {BLOCK_ENTRIES}", ("scan",), mode=_BATCH),
-    "readFrom": Option("leader: nobody else answers pulls", _MESSAGES, _LIVE),
-    "consumerGroup": Option(f"in whose name brokers are asked, default {DEFAULT_GROUP}", _MESSAGES, _LIVE),
+    "readFrom": Option("leader: only leaders answer pulls", _MESSAGES, _LIVE),
+    "consumerGroup": Option(
+        f"consumer group whose name is used for pulls, default {DEFAULT_GROUP}", _MESSAGES, _LIVE
+    ),
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
-    "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _LEADERS, _LIVE),
+    "pullTimeoutMs": Option("how long to search for a leader, default 30000", _LEADERS, _LIVE),
 }
 """Name -> the option."""
 
@@ -216,7 +222,7 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:
-            raise BadOption(f"{written[known]} and {name} mean the same: give one")
+            raise BadOption(f"{written[known]} and {name} are the same option: give only one")
         given[known] = value
         written[known] = name
     return given
@@ -224,7 +230,7 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
 
 def _source(given: Mapping[str, str]) -> str:
     if "path" in given and "servers" in given:
-        raise BadOption("path (files) and servers (live brokers) exclude each other: give one")
+        raise BadOption("path (files) and servers (live brokers) exclude each other: give only one")
     if given.get("servers", "").strip():
         return "servers"
     if "servers" in given:
@@ -252,19 +258,19 @@ def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | Non
     if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:
         raise BadOption("option startingTimestamp has no effect with offsetType log: filter storeTimestamp")
     if given.get("readFrom", "").lower() == "any":
-        raise BadOption("option readFrom: any has no effect: only leaders answer pulls; leave it out")
+        raise BadOption("option readFrom: any has no effect: only leaders answer pulls; remove it")
     values.choice("readFrom", given.get("readFrom", "leader"), READ_FROM)
 
 
 def _topics(given: Mapping[str, str]) -> TopicChoice:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(ways) > 1:
-        raise BadOption(f"{' and '.join(ways)} exclude each other: give one")
+        raise BadOption(f"{' and '.join(ways)} exclude each other: give only one")
     named = None
     if "subscribe" in given:
         named = values.names(given["subscribe"])
         if not named:
-            raise BadOption("option subscribe names no topic: leave it out to read all")
+            raise BadOption("option subscribe names no topic: remove it to read all topics")
     for name in ("subscribe", "assign"):
         if name in given and "includeSystemTopics" in given:
             raise BadOption(
@@ -283,7 +289,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
 def _starting(given: Mapping[str, str], mode: str | None) -> str | Mapping[Queue, int]:
     text = given.get("startingOffsets", "")
     if text and "startingTimestamp" in given:
-        raise BadOption("startingOffsets and startingTimestamp exclude each other: give one")
+        raise BadOption("startingOffsets and startingTimestamp exclude each other: give only one")
     if not text:
         return "earliest" if mode == "batch" else "latest"
     if not text.lstrip().startswith("{"):
@@ -298,7 +304,7 @@ def _starting(given: Mapping[str, str], mode: str | None) -> str | Mapping[Queue
 def _ending(given: Mapping[str, str]) -> str | Mapping[Queue, int]:
     text = given.get("endingOffsets", "latest")
     if text and "endingTimestamp" in given and "endingOffsets" in given:
-        raise BadOption("endingOffsets and endingTimestamp exclude each other: give one")
+        raise BadOption("endingOffsets and endingTimestamp exclude each other: give only one")
     if not text.lstrip().startswith("{"):
         return values.choice("endingOffsets", text, ("latest",))
     found = values.offsets("endingOffsets", text)

@@ -34,7 +34,7 @@ def archive(cache: Path, root: str | None = None) -> Path:
     """Make the zip in the cache. Its name depends on its content, and one rename puts it in place."""
     modules = sorted(_modules(Path(root or package_root())))
     if not modules:
-        raise FileNotFoundError(f"no packages of ours in {root or package_root()}")
+        raise FileNotFoundError(f"the package dledger is missing in {root or package_root()}")
     digest = 0
     for name, content in modules:
         digest = crc32(content, crc32(name.encode(), digest))

@@ -58,11 +58,11 @@ def groups_to_audit(arguments: Options, now_ms: int) -> list[Group]:
         ("max-age", "--namesrv or --digests: give one of them"),
     ):
         if getattr(arguments, option.replace("-", "_")) is not None:
-            raise BadPlace(f"--{option} goes with {others}")
+            raise BadPlace(f"--{option} can only be used with {others}")
     if not stores:
         raise BadPlace(
-            "nothing to audit: give store directories, --namesrv host:port (or set NAMESRV_ADDR), or "
-            "--digests PATH"
+            "there is nothing to audit: give store directories, --namesrv host:port (or set "
+            "NAMESRV_ADDR), or --digests PATH"
         )
     return [Group("", stores)]
 
@@ -81,7 +81,7 @@ def _live(arguments: Options, stores: tuple[StoreSource, ...]) -> list[Group]:
 
 def _shipped(arguments: Options, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
     if arguments.cluster is not None and arguments.namesrv is None:
-        raise BadPlace("--cluster goes with --namesrv: of what was shipped, choose by --group")
+        raise BadPlace("--cluster can only be used with --namesrv; with --digests use --group")
     # Here, as it needs pyarrow, which an audit of stores and brokers does without.
     from dledger.audit.shipped import ShippedSource, shipped_groups
 
@@ -89,10 +89,10 @@ def _shipped(arguments: Options, stores: tuple[StoreSource, ...], now_ms: int) -
     known = shipped_groups(files, root)
     if arguments.group is not None and arguments.group not in known:
         close = get_close_matches(arguments.group, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
-        raise BadPlace(f"{root}: nothing was shipped of a group {arguments.group!r}; {hint}")
+        hint = f"did you mean {close[0]!r}?" if close else f"the known ones are {', '.join(known) or 'none'}"
+        raise BadPlace(f"{root}: no digests were shipped for a group {arguments.group!r}; {hint}")
     if not known:
-        raise BadPlace(f"{root}: nothing was shipped there: is digestShipPath set on the brokers?")
+        raise BadPlace(f"{root}: no digests were shipped there: check digestShipPath of the brokers")
     chosen = [group for group in known if arguments.group in (None, group)]
     _one_for(stores, chosen)
     max_age_s = DIGESTS_MAX_AGE_S if arguments.max_age is None else arguments.max_age
@@ -106,7 +106,7 @@ def _shipped(arguments: Options, stores: tuple[StoreSource, ...], now_ms: int) -
 
 def _one_for(stores: Sequence[StoreSource], groups: Sequence[str]) -> None:
     if stores and len(groups) > 1:
-        raise BadPlace(f"say by --group of which group the directories are: {', '.join(groups)}")
+        raise BadPlace(f"the directories need a group, given with --group: {', '.join(groups)}")
 
 
 def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:

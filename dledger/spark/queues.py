@@ -50,8 +50,8 @@ class QueueFiles:
     def __init__(self, replica: Replica) -> None:
         if not replica.queue_root:
             raise StoreError(
-                f"{replica.store}: no ConsumeQueue that is surely this node's: read by log index instead "
-                "(offsetType=log, view=messages)"
+                f"{replica.store}: no ConsumeQueue that certainly belongs to this node: read by log "
+                "index instead (offsetType=log, view=messages)"
             )
         self.replica = replica
         self.files: Files = files_for(replica.directory)

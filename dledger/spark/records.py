@@ -71,7 +71,7 @@ class Records:
             start = int(self.body_at[number])
             body = view[start : start + int(self.body_size[number])]
             wrong[number] = crc32(body) & CRC_MASK != self.body_crc[number]
-        self.blame(wrong, "the message body does not fit the record's CRC")
+        self.blame(wrong, "the message body does not match the CRC of the record")
 
     def properties(self, chosen: Ints) -> pa.StringArray:
         """Property texts of the chosen records. Records with texts that are not UTF-8 are marked, and their
@@ -84,7 +84,7 @@ class Records:
             texts = [_text(item) for item in raw.to_pylist()]
             bad = np.zeros(len(self.problem), np.bool_)
             bad[chosen] = [text is None for text in texts]
-            self.blame(bad, "properties that are not UTF-8")
+            self.blame(bad, "the properties are not UTF-8")
             return pa.array([text or "" for text in texts], pa.string())
 
 
@@ -133,7 +133,7 @@ def _topics(
     for number, text in enumerate(texts):
         if not text:
             without = (numbers == number) & good
-            problem[without] = "a topic that is empty or not UTF-8"
+            problem[without] = "the topic is empty or not UTF-8"
             good[without] = False
     return numbers, [text or "" for text in texts]
 

@@ -122,8 +122,8 @@ class QueueWriter:
         if row.partition is not None:
             if not 0 <= row.partition < len(queues):
                 raise SinkError(
-                    f"row {row.row} of the task: partition {row.partition} is none of the topic {topic!r}: "
-                    f"it has 0 to {len(queues) - 1}"
+                    f"row {row.row} of the task: partition {row.partition} is not a queue of the "
+                    f"topic {topic!r}, which has 0 to {len(queues) - 1}"
                 )
             return queues[row.partition]
         if row.message.keys:
@@ -163,7 +163,7 @@ class QueueWriter:
             except ClientError as error:
                 raise SinkError(f"{where}: {error}") from error
         if result.status is not SendStatus.OK:
-            raise SinkError(f"{where}: stored, but not by a quorum: {result.status.value}")
+            raise SinkError(f"{where}: stored, but not on a quorum: {result.status.value}")
         self.sent += len(rows)
 
     def _begin(self, rows: list[Outgoing], queue: MessageQueue) -> Acknowledgement:
@@ -227,7 +227,7 @@ def _write_batch(
     context = _context()
     query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
     if options.dedup_id and (query is None or batch is None):
-        raise SinkError("Spark does not tell which batch this is: set the option dedupId to false")
+        raise SinkError("Spark did not pass the id of this batch: set the option dedupId to false")
     return _write(rows, options, columns, f"{query}:{batch}")
 
 
@@ -243,7 +243,7 @@ def new_job() -> str:
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise SinkError("the sink writes inside of Spark tasks only")
+        raise SinkError("the sink can write only inside Spark tasks")
     return context
 
 

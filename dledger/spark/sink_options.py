@@ -13,20 +13,20 @@ from dledger.spark.option_values import BadOption, did_you_mean
 
 OPTIONS = {
     "servers": "NameServers of live brokers: host:port, several with , or ;",
-    "topic": "where all goes; without it the column topic says so row by row",
-    "maxBatchBytes": "bytes of one request, about; default 524288, at most 4194304",
-    "maxInFlight": "requests of one task under way at once, to different queues; default 4, 1: one by one",
-    "retries": "further attempts of a batch that was not acknowledged; default 3, 0 for none",
-    "dedupId": "true (default): every message carries a DEDUP_ID that a repeat has, too",
+    "topic": "topic of all rows; without it each row names its topic in the column topic",
+    "maxBatchBytes": "approximate bytes of one request; default 524288, at most 4194304",
+    "maxInFlight": "requests of one task in flight at the same time, to different queues; default 4; "
+    "1: one by one",
+    "retries": "further attempts for a batch that was not acknowledged; default 3, 0 for none",
+    "dedupId": "true (default): every message carries a DEDUP_ID, the same one when it is sent again",
 }
 """Name -> meaning of the option."""
 QUORUM_ONLY = (
-    "there is nothing to choose: a row is written when a quorum of its broker group has acknowledged it: "
-    "leave it out"
+    "a row always counts as written when a quorum of its broker group has acknowledged it: remove this option"
 )
-NO_DELAY = "the sink does not deliver later, a message is there for consumers at once: leave it out"
+NO_DELAY = "the sink cannot delay messages: remove this option or column"
 REFUSED = {
-    "path": "only live brokers can be written to: give servers, NameServers",
+    "path": "only live brokers can be written to: give NameServers with servers",
     "acks": QUORUM_ONLY,
     "kafka.acks": QUORUM_ONLY,
     "delayLevel": NO_DELAY,
@@ -81,10 +81,12 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     default = SinkOptions(servers)
     size = values.positive("maxBatchBytes", given.get("maxBatchBytes", str(default.max_batch_bytes)))
     if size > MAX_MESSAGE_SIZE:
-        raise BadOption(f"option maxBatchBytes: {size} is more than brokers take: at most {MAX_MESSAGE_SIZE}")
+        raise BadOption(
+            f"option maxBatchBytes: {size} is more than brokers accept; the limit is {MAX_MESSAGE_SIZE}"
+        )
     retries = given.get("retries", str(default.retries))
     if not retries.isdecimal():
-        raise BadOption(f"option retries: {retries!r} is not a number from 0")
+        raise BadOption(f"option retries: {retries!r} is not a number of 0 or more")
     dedup_id = values.flag("dedupId", given.get("dedupId", "true"))
     in_flight = values.positive("maxInFlight", given.get("maxInFlight", str(default.max_in_flight)))
     return SinkOptions(servers, topic, size, int(retries), dedup_id, in_flight)
@@ -120,7 +122,7 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, 
         if kind not in COLUMNS[name]:
             raise BadOption(f"column {written} is {kind}: cast it to {' or '.join(COLUMNS[name])}")
         if names.count(name) > 1:
-            raise BadOption(f"column {written} is there twice")
+            raise BadOption(f"column {written} is given twice")
     if "value" not in names:
         raise BadOption("column value (string or binary) is missing: it is the body of the message")
     if not topic and "topic" not in names:

@@ -84,10 +84,10 @@ def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Mess
     """The message of one row. The text of the ValueError does not contain the row's number."""
     value = row["value"]
     if value is None:
-        raise ValueError("value is null: a message has a body")
+        raise ValueError("value is null, and a message needs a body")
     body = value.encode() if isinstance(value, str) else bytes(value)
     if not body:
-        raise ValueError("value is empty: brokers refuse messages without a body")
+        raise ValueError("value is empty, and brokers refuse messages without a body")
     to = topic or row["topic"]
     if not to:
         raise ValueError("topic is null or empty, and the option topic is not set")
@@ -107,8 +107,8 @@ def _refuse(headers: Mapping[str, str | None]) -> None:
     """Refuse headers that ask for a delivery which the sink does not support."""
     for name, text in headers.items():
         if text is None:
-            raise ValueError(f"header {name!r} is null: leave it out")
+            raise ValueError(f"header {name!r} is null: remove it")
         if name in _LATER and not (name == names.DELAY and text == "0"):
-            raise ValueError(f"header {name}: the sink does not deliver later: leave it out")
+            raise ValueError(f"header {name}: the sink cannot delay messages: remove it")
         if name == names.TRAN_MSG and text == "true":
-            raise ValueError(f"header {name}: the sink does not send transactions: leave it out")
+            raise ValueError(f"header {name}: the sink cannot send transactions: remove it")

@@ -44,13 +44,14 @@ def committed_state(replica: Replica) -> ReplicatedState:
                 _play(replay, numbers, window)
             except UnknownOperation as error:
                 raise StoreError(
-                    f"{replica.store}: entry {replay.at}: {error}: a newer one wrote it, use its version"
+                    f"{replica.store}: entry {replay.at}: {error}: a newer version wrote it, so use "
+                    "that version"
                 ) from error
             following = int(columns.index[-1]) + 1
     if following <= replica.committed:
         raise StoreError(
-            f"{replica.store}: the state is known up to entry {following - 1} only, the log is damaged or "
-            "missing behind it: run the audit, or read another replica"
+            f"{replica.store}: the state is known only up to entry {following - 1}, because the log "
+            "after it is damaged or missing: run the audit, or read another replica"
         )
     return state
 

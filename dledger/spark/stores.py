@@ -29,7 +29,7 @@ def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Repl
     chosen = [replica for replica in replicas if not groups or replica.group in groups]
     if not chosen:
         there = ", ".join(sorted({replica.group or "(no name)" for replica in replicas}))
-        raise StoreError(f"no store of group {', '.join(groups)}: there are {there}")
+        raise StoreError(f"there is no store of group {', '.join(groups)}; the groups are {there}")
     return chosen
 
 
@@ -54,13 +54,13 @@ def known_committed(replica: Replica) -> int:
     if replica.checkpoint is None and any(one.first_index is not None for one in replica.segments):
         why = next((found.detail for found in replica.problems if found.code == "NO_COMMITTED_INDEX"), "")
         raise StoreError(
-            f"{replica.store}: {why}, so that it is not known what is committed: give another replica, or "
-            "read all with isolation=all"
+            f"{replica.store}: {why}, so it is not known which entries are committed: give another "
+            "replica, or read all with isolation=all"
         )
     if not replica.segments and replica.committed > replica.base_index:
         raise StoreError(
-            f"{replica.store}: entries up to {replica.committed} are committed and there is no segment: run "
-            "the audit, or give another replica"
+            f"{replica.store}: entries up to {replica.committed} are committed, but there is no "
+            "segment: run the audit, or give another replica"
         )
     return replica.committed
 

@@ -84,7 +84,8 @@ def stream_reader(options: Options, queues: Queues) -> BaseReader:
     ):
         if value is not None:
             raise BadOption(
-                f"{name}: Spark limits the batches of a stream since 4.2: leave it out, or upgrade"
+                f"{name}: Spark limits the batches of a stream only since 4.2: remove this option, or "
+                "upgrade Spark"
             )
     return PlainStreamReader(options, queues)
 
@@ -138,8 +139,9 @@ class BaseReader(DataSourceStreamReader):
         groups = self._queues.groups()
         if known.offsets and len(groups) > 1:
             raise BadOption(
-                f"the checkpoint is of one broker group, now there are {', '.join(sorted(groups))}: name one "
-                "with the option group, and read the others with queries of their own"
+                "the checkpoint belongs to one broker group, but now there are "
+                f"{', '.join(sorted(groups))}: name one with the option group, and read each other "
+                "group with its own query"
             )
         return self._look(qualify=len(groups) > 1)
 

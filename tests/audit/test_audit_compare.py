@@ -170,9 +170,9 @@ def test_members_that_were_not_given_are_named(log: Log, tmp_path: Path) -> None
     report = audit(stores[:2])
     assert [(found.code, found.replica) for found in report.findings] == [("NOT_AUDITED", "n2")]
     assert (report.exit_code, report.members, report.scope) == (0, 3, "2 of 3 members")
-    assert "looked at 2 of 3 members, not at n2" in list(report.lines())
+    assert "checked 2 of 3 members, without n2" in list(report.lines())
     page = report.page("now")
-    assert "Everything that is committed was read on 2 of 3 members, and these agree. Not on n2." in page
+    assert "Every committed entry was read on 2 of 3 members, and these agree; n2 was not checked." in page
     assert "every replica" not in page
     flip(stores[0], log.entries[700], 60)
     assert "(of 2 of 3 members)" in audit(stores[:2]).page("now")

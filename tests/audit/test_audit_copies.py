@@ -45,7 +45,7 @@ def test_what_the_first_copies_could_not_have_is_not_lost(copies: list[Path], lo
         ("LAGGING", "n0", 1501, last),
         ("LAGGING", "n1", 2001, last),
     ]
-    assert "n0, n1 may have been copied before it came" in report.ordered()[0].detail
+    assert "n0, n1 may have been copied before it was written" in report.ordered()[0].detail
     assert report.exit_code == 0
     together = audit(copies, same_time=True)
     assert said(together)[0] == ("BELOW_QUORUM", "", 2001, last)

@@ -449,7 +449,7 @@ def test_the_command_on_spark_without_spark_keeps_too(
         result = json.loads(capsys.readouterr().out)
     assert (result["kept"]["scanned"], result["kept"]["reused"]) == (3, 3 * len(log.segments) - 3)
     assert spark_run([*command, "--digests", str(tmp_path)]) == 4
-    assert "--keep does not go with --digests" in capsys.readouterr().out
+    assert "give either --keep or --digests" in capsys.readouterr().out
 
 
 def test_wrong_options_are_told(
@@ -457,7 +457,7 @@ def test_wrong_options_are_told(
 ) -> None:
     (store,) = write_group(log, tmp_path / "stores", 1)
     assert run(["verify", "--rescan-hours", "5", str(store)]) == 4
-    assert "--rescan-hours goes with --keep" in capsys.readouterr().out
+    assert "--rescan-hours needs --keep" in capsys.readouterr().out
     assert run(["verify", "--keep", str(store / "dledger-n0" / "identity"), str(store)]) == 4
     assert "--keep: " in capsys.readouterr().out
     assert run(["verify", "--keep", "s33://x", str(store)]) == 4

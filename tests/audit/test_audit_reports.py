@@ -83,7 +83,7 @@ def test_every_index_of_a_strip_has_one_state() -> None:
     a, b, c = drawn.strips
     assert a.spans == {
         "divergent": [(22, 22)],
-        "rotten": [(20, 21)],
+        "corrupt": [(20, 21)],
         "missing": [(50, 55)],
         "unread": [(56, 59)],
         "uncommitted": [(100, 120)],
@@ -112,7 +112,7 @@ def test_groups_are_drawn_apart() -> None:
 @pytest.mark.parametrize(
     ("faults", "replica_number", "kind", "letter"),
     [
-        (("flipped body byte",), 0, "rotten", "X"),
+        (("flipped body byte",), 0, "corrupt", "X"),
         (("deleted segment",), 1, "missing", "_"),
         (("rewritten committed entry",), 2, "divergent", "!"),
         (("lagging replica",), 1, "lagging", "."),
@@ -130,7 +130,7 @@ def test_faults_are_seen_where_they_are(
     assert letter in lines[replica_number]
     assert f"{letter} {kind}" in lines[-1]
     others = [found for number, found in enumerate(kinds) if number != replica_number]
-    assert all(not found <= {"rotten", "missing", "divergent"} or not found for found in others)
+    assert all(not found <= {"corrupt", "missing", "divergent"} or not found for found in others)
 
 
 def test_one_entry_of_a_million_is_seen_in_the_terminal() -> None:
@@ -180,9 +180,9 @@ def test_the_page_shows_verdict_advice_strips_and_findings(audited: Callable[...
     text = " ".join(page.shown)
     assert "✖ ERRORS" in text and "2026-11-21 03:07 UTC" in text
     assert "BIT_ROT on n0" in text and "MISSING_SEGMENT on n1" in text
-    assert "One node at a time" in text
-    assert {"rotten", "missing", "read", "commit"} <= set(page.classes)
-    assert re.search(r"rotten 700\b", text)
+    assert "Repair one node at a time" in text
+    assert {"corrupt", "missing", "read", "commit"} <= set(page.classes)
+    assert re.search(r"corrupt 700\b", text)
 
 
 def test_a_clean_page_has_no_advice(audited: Callable[..., Report]) -> None:
@@ -213,10 +213,10 @@ def test_a_million_findings_make_a_page_of_bounded_size() -> None:
     ("findings", "words"),
     [
         ([finding("BIT_ROT", "a", "")], ""),
-        ([finding("BIT_ROT", "a", ""), finding("BIT_ROT", "b", "")], "One node at a time"),
+        ([finding("BIT_ROT", "a", ""), finding("BIT_ROT", "b", "")], "Repair one node at a time"),
         ([finding("BIT_ROT", "a", ""), finding("BELOW_QUORUM", "", "")], "Delete no store"),
         ([finding("BIT_ROT", "a", ""), finding("UNREADABLE", "b", "")], "Delete no store"),
-        ([finding("BIT_ROT", "a", ""), finding("MISSING_SEGMENT", "b", "")], "One node at a time"),
+        ([finding("BIT_ROT", "a", ""), finding("MISSING_SEGMENT", "b", "")], "Repair one node at a time"),
         ([finding("INDEX_FILE", "a", ""), finding("INDEX_FILE", "b", "")], ""),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_command_reads_what_was_shipped_to_a_url(log: Log, env: Env, url: str,
     (group,) = groups_to_audit(options("spark", "audit", "--digests", url), env.wall.now_ms())
     report = asyncio.run(audit_sources(env, group.sources, drill_sources=group.drill_sources))
     assert (report.exit_code, len(report.replicas)) == (0, NODES)
-    with pytest.raises(BadPlace, match=r"nothing was shipped there: is digestShipPath set"):
+    with pytest.raises(BadPlace, match=r"no digests were shipped there: check digestShipPath"):
         groups_to_audit(options("spark", "audit", "--digests", f"{url}/none"), 0)
     with pytest.raises(BadPlace, match="did you mean 's3'"):
         groups_to_audit(options("spark", "audit", "--digests", "s33://bucket"), 0)

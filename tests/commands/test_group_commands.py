@@ -357,9 +357,9 @@ def test_what_cannot_be_looked_at_ends_with_4(
     [
         (("--peers", "x", "--namesrv", "y"), "--peers and --namesrv: give one"),
         (("--peers", "x", "--dir", "y"), "--peers and --dir: give one"),
-        (("--timeout", "1"), "--timeout goes with --peers"),
-        (("--namesrv", "h:1", "--tls-ca", "f"), "--tls-ca goes with --peers"),
-        (("--dir", "x", "--group", "g"), "--group goes with"),
+        (("--timeout", "1"), "--timeout can only be used with --peers"),
+        (("--namesrv", "h:1", "--tls-ca", "f"), "--tls-ca can only be used with --peers"),
+        (("--dir", "x", "--group", "g"), "--group can only be used with"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(words: Sequence[str], told: str) -> None:

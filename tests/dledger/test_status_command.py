@@ -27,7 +27,7 @@ class FakeClient:
     async def metadata(self, address: str) -> dict[str, Any]:
         answer = self._answers[address]
         if answer is None:
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("the port is closed")
         return answer
 
 

@@ -142,7 +142,9 @@ def test_it_may_die_again_while_it_recovers(tmp_path: Path, first: int) -> None:
 
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.parquet").write_bytes(b"")
-    with pytest.raises(JobError, match=r"is no archive and holds thesis.parquet: give a new or an empty"):
+    with pytest.raises(
+        JobError, match=r"is not an archive, and holds thesis.parquet: give a new or an empty"
+    ):
         ArchiveFiles(OsFiles(), str(tmp_path)).open()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.parquet"]
 
@@ -166,10 +168,10 @@ def change(field: str, value: object) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda record: record.write_text("{"), "no record of an archive"),
-        (lambda record: record.write_text("{}"), "no record of an archive"),
+        (lambda record: record.write_text("{"), "not a record of an archive"),
+        (lambda record: record.write_text("{}"), "not a record of an archive"),
         (change("version", 2), "version 2 is newer"),
-        (change("surprise", 1), "no record of an archive"),
+        (change("surprise", 1), "not a record of an archive"),
     ],
 )
 def test_a_damaged_record_is_told(damage: Callable[[Path], object], text: str, tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         run(tmp_path, NoRename(), 1)
     next((tmp_path / "_archive" / "staging").rglob("*.parquet")).unlink()
-    with pytest.raises(JobError, match="is gone"):
+    with pytest.raises(JobError, match="is missing"):
         ArchiveFiles(OsFiles(), str(tmp_path)).open()
 
 

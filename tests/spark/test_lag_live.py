@@ -78,7 +78,10 @@ def test_what_cannot_be_asked_is_told(consumers: tuple[str, ...], topics: tuple[
         (["lag", "--namesrv", "h:1", "--bucket", "9"], "--bucket has no effect with --namesrv"),
         (["lag", "--namesrv", "h:1", "--master", "local"], "--master has no effect with --namesrv"),
         (["replay", "/s"], "--to-namesrv"),
-        (["replay", "/s", "--to-namesrv", "a:1", "--stored-from", "noon"], "is not like 2026-11-21"),
+        (
+            ["replay", "/s", "--to-namesrv", "a:1", "--stored-from", "noon"],
+            "is not a time such as 2026-11-21",
+        ),
         (["account", "/s"], "--acknowledged"),
         (["account", "/s", "--acknowleged", "x"], "Did you mean '--acknowledged'"),
         (["account", "/s", "--acknowledged", "x", "--consumed", "y"], "name them with --consumer"),

@@ -43,11 +43,11 @@ def test_a_live_group_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "nothing to audit: give store directories, --namesrv"),
-        (("--group", "g0", "/nowhere"), "--group goes with --namesrv"),
-        (("--max-age", "9", "/nowhere"), "--max-age goes with --namesrv"),
-        (("--digests", "/d", "--cluster", "c0"), "--cluster goes with --namesrv: of what was shipped"),
-        (("--master", "local[2]", "/nowhere"), "--master goes with --engine spark"),
+        ((), "there is nothing to audit: give store directories, --namesrv"),
+        (("--group", "g0", "/nowhere"), "--group can only be used with --namesrv"),
+        (("--max-age", "9", "/nowhere"), "--max-age can only be used with --namesrv"),
+        (("--digests", "/d", "--cluster", "c0"), "--cluster can only be used with --namesrv; with --digests"),
+        (("--master", "local[2]", "/nowhere"), "--master needs --engine spark"),
         (("/nowhere",), "no such directory"),
         (("nosuch://bucket/x",), "nosuch"),
         (("--namesrv", "nonsense"), "'nonsense': expected host:port"),

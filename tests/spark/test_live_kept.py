@@ -182,4 +182,4 @@ def test_the_command_keeps_scans_of_brokers(
             told = json.loads(capsys.readouterr().out)
         assert (told["kept"]["scanned"], told["kept"]["reused"]) == (3, 3 * len(log.segments) - 3)
         assert spark_run([*command, "--max-age", "9"]) == 4
-        assert "--keep does not go with --max-age" in capsys.readouterr().out
+        assert "give either --keep or --max-age" in capsys.readouterr().out

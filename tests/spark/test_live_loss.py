@@ -64,7 +64,7 @@ def test_a_batch_says_what_was_gone_when_it_came_to_read(fake: FakeCluster) -> N
 def test_a_stream_that_goes_on_behind_a_gap_fails_unless_it_may(fake: FakeCluster) -> None:
     fake.lowest[TOPIC, 0] = 4
     failing = stream(fake, "true")
-    text = rf"{TOPIC}/0: offset 0 is outside of what is there, 4 to 10: .*failOnDataLoss=false goes on"
+    text = rf"{TOPIC}/0: offset 0 is outside of the stored range 4 to 10: .*failOnDataLoss=false continues"
     with pytest.raises(DataLost, match=text):
         take(failing, START)
     with pytest.raises(DataLost, match=text):

@@ -134,7 +134,7 @@ def test_a_wrong_name_is_refused_with_a_suggestion(log: Log, tmp_path: Path) -> 
         assert "no NameServer answers" in nobody.findings[0].detail
         (found,) = find_groups(group.namesrv)
         assert (found.cluster, found.group, found.addresses) == ("c0", "g0", (group.brokers[0].address,))
-        with pytest.raises(Exception, match="'c1' is registered; there are c0"):
+        with pytest.raises(Exception, match="'c1' is registered; registered are c0"):
             find_groups(group.namesrv, "c1")
 
 

@@ -106,5 +106,5 @@ def test_part_of_a_table_is_not_taken_for_all(fake: FakeCluster) -> None:
 
 
 def test_a_group_that_is_not_there(fake: FakeCluster) -> None:
-    with pytest.raises(ClientError, match=f"no broker group 'other' is registered; there are {GROUP}"):
+    with pytest.raises(ClientError, match=f"no broker group 'other' is registered; registered are {GROUP}"):
         ask(fake, group="other")

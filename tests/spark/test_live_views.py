@@ -137,7 +137,7 @@ def test_scan_is_divided_by_replicas_and_segments(group: LiveGroup, log: Log) ->
 def test_groups_are_chosen_by_name(group: LiveGroup) -> None:
     assert rows_of(live(group, view="scan", group="g0"))
     for name in ("scan", "entries"):
-        with pytest.raises(StoreError, match="no broker group 'g1' is registered; there are g0"):
+        with pytest.raises(StoreError, match="no broker group 'g1' is registered; registered are g0"):
             live(group, view=name, group="g1").plan()
         with pytest.raises(ClientError, match="no NameServer answers"):
             view_of(parse({"servers": "127.0.0.1:1", "view": name}, "batch")).plan()

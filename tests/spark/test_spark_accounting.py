@@ -219,7 +219,7 @@ def test_topics_that_were_not_chosen_are_not_lost(spark: Any, tmp_path: Path) ->
     from dledger.spark.jobs.log_source import LogSource
 
     source = LogSource(servers="127.0.0.1:1", options={"topics": "clicks"})
-    with pytest.raises(JobError, match="acknowledgements of orders: name them with --topics, too"):
+    with pytest.raises(JobError, match="acknowledgements of orders: add them to --topics"):
         World().run(spark, tmp_path, source=source)
 
 

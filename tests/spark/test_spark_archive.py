@@ -187,7 +187,7 @@ def test_what_retention_took_before_is_told(spark: Any, tmp_path: Path) -> None:
 def test_what_does_not_fit_the_archive_is_refused(spark: Any, log: Log, store: Path, tmp_path: Path) -> None:
     root = tmp_path / "archive"
     run(spark, root, store)
-    with pytest.raises(JobError, match="archive another choice elsewhere"):
+    with pytest.raises(JobError, match="use another directory for another selection"):
         run(spark, root, store, options={"subscribe": "orders"})
     lagging = log.copy()
     cut_after(store, lagging, 100)
@@ -256,7 +256,7 @@ def test_queues_are_archived_in_shares(spark: Any, tmp_path: Path) -> None:
     again = by_queues(spark, tmp_path / "archive", store)
     assert (again.batches, again.rows) == (1, 200)
     assert [row[0] for row in rows(spark, tmp_path / "archive")] == list(expected(log))
-    with pytest.raises(JobError, match="go on with --namesrv"):
+    with pytest.raises(JobError, match="continue with --namesrv"):
         run(spark, tmp_path / "archive", store)
 
 

@@ -75,4 +75,4 @@ def test_an_interrupt_is_one_line_and_4(capsys: pytest.CaptureFixture[str]) -> N
     assert run_one(Options(command="wait", json=True), [command]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["exit_code"] == 4
-    assert told.err == "dledger spark wait: interrupted, it is not finished\n"
+    assert told.err == "dledger spark wait: interrupted before it was finished\n"

@@ -91,7 +91,7 @@ def test_an_audit_over_connect_gives_the_report_of_the_local_engine(server: str,
 def test_filters_are_pushed_down_over_connect(server: str, stores: list[Path], log: Log) -> None:
     """Rot in a segment that a filter leaves unread does not matter."""
     found = said(server, "batch", str(stores[0]), str(BEHIND_THE_ROT))
-    assert "does not fit its CRC" in found["every"]
+    assert "does not match its CRC" in found["every"]
     assert found["later"] == places(log, BEHIND_THE_ROT)
 
 

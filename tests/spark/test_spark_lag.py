@@ -122,7 +122,9 @@ def test_a_group_that_never_committed_is_told(spark: Any, built: Any) -> None:
     from dledger.spark.jobs.lag import lag_history
     from dledger.spark.jobs.log_source import LogSource
 
-    with pytest.raises(JobError, match="no commit of consumer group slwo in the log; there are: fast, slow"):
+    with pytest.raises(
+        JobError, match="no commit of consumer group slwo in the log; groups with commits: fast, slow"
+    ):
         lag_history(spark, LogSource(stores=(str(built[0]),)), consumers=("slwo",))
 
 

@@ -93,8 +93,8 @@ def test_retention_is_told_or_skipped(spark: Any, group: LocalCluster, tmp_path:
     assert 0 < len(expected) < 200 * QUEUES
 
     rows.clear()
-    lost = rf"{TOPIC}/\d: offset {BEFORE} is outside of what is there, \d+ to {BEFORE + 200}: .*"
-    with pytest.raises(PySparkException, match=lost + "failOnDataLoss=false goes on"):
+    lost = rf"{TOPIC}/\d: offset {BEFORE} is outside of the stored range \d+ to {BEFORE + 200}: .*"
+    with pytest.raises(PySparkException, match=lost + "failOnDataLoss=false continues"):
         run_stream("true")
     assert rows == []
     run_stream("false")
@@ -103,5 +103,7 @@ def test_retention_is_told_or_skipped(spark: Any, group: LocalCluster, tmp_path:
     found = read(spark, group).collect()
     assert sorted((row.partition, row.offset) for row in found) == expected
     for first in (0, left[1].start - 1):
-        with pytest.raises(PySparkException, match=rf"{TOPIC}/1: offset {first} is outside of what is there"):
+        with pytest.raises(
+            PySparkException, match=rf"{TOPIC}/1: offset {first} is outside of the stored range"
+        ):
             read(spark, group, startingOffsets=f'{{"{TOPIC}/1": {first}}}').collect()

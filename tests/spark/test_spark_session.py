@@ -135,7 +135,7 @@ def test_a_wheel_gives_the_same_archive_as_the_directory(tmp_path: Path) -> None
 
 
 def test_a_place_without_our_packages_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no packages of ours"):
+    with pytest.raises(FileNotFoundError, match="the package dledger is missing"):
         archive(tmp_path, str(tmp_path))
 
 

@@ -45,10 +45,10 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
         ({"servers": SERVERS, "dedupeId": "true"}, "did you mean 'dedupId'"),
         ({"servers": SERVERS, "path": "/store"}, "option path: only live brokers"),
         ({"servers": SERVERS, "acks": "1"}, "option acks: .* when a quorum of its broker group has ack"),
-        ({"servers": SERVERS, "kafka.acks": "all"}, "option kafka.acks: .* a quorum .*: leave it out"),
+        ({"servers": SERVERS, "kafka.acks": "all"}, "option kafka.acks: .* a quorum .*: remove this option"),
         (
             {"servers": SERVERS, "delaylevel": "3"},
-            "option delaylevel: the sink does not .* leave",
+            "option delaylevel: the sink cannot .* remove",
         ),
         ({"servers": SERVERS, "nameServer": SERVERS}, "option servers is given twice"),
         ({"servers": SERVERS, "topic": "a b"}, "option topic: .* holds ' '"),
@@ -56,7 +56,7 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
         ({"servers": SERVERS, "retries": "-1"}, "option retries: '-1' is not a number"),
         ({"servers": SERVERS, "maxBatchBytes": "0"}, "option maxBatchBytes: '0' is not a positive"),
         ({"servers": SERVERS, "maxInFlight": "0"}, "option maxInFlight: '0' is not a positive"),
-        ({"servers": SERVERS, "maxBatchBytes": "9999999"}, "more than brokers take: at most 4194304"),
+        ({"servers": SERVERS, "maxBatchBytes": "9999999"}, "more than brokers accept; the limit is 4194304"),
         ({"servers": SERVERS, "dedupId": "yes"}, "option dedupId: 'yes' is not one of true, false"),
     ],
 )
@@ -83,8 +83,8 @@ def test_columns_in_any_order_and_case() -> None:
         ([("value", "bigint")], "T", "column value is bigint: cast it to string or binary"),
         ([VALUE, ("key", "binary")], "T", "column key is binary: cast it to string"),
         ([VALUE, ("tag", "string")], "T", "unknown column 'tag': did you mean 'tags'"),
-        ([VALUE, ("delayLevel", "int")], "T", "column delayLevel: the sink does not deliver later"),
-        ([VALUE, ("Value", "string")], "T", "is there twice"),
+        ([VALUE, ("delayLevel", "int")], "T", "column delayLevel: the sink cannot delay messages"),
+        ([VALUE, ("Value", "string")], "T", "is given twice"),
     ],
 )
 def test_wrong_columns_are_named(columns: list[tuple[str, str]], topic: str, text: str) -> None:
@@ -125,9 +125,9 @@ def test_headers_of_a_message_that_was_read_can_be_sent_again() -> None:
     [
         ({"value": None}, "row 2 of the task: value is null"),
         ({"value": ""}, "value is empty"),
-        ({"value": "v", "headers": [("DELAY", "3")]}, "header DELAY: the sink does not deliver later"),
-        ({"value": "v", "headers": [("TIMER_DELAY_MS", "3")]}, "does not deliver later"),
-        ({"value": "v", "headers": [("TRAN_MSG", "true")]}, "does not send transactions"),
+        ({"value": "v", "headers": [("DELAY", "3")]}, "header DELAY: the sink cannot delay messages"),
+        ({"value": "v", "headers": [("TIMER_DELAY_MS", "3")]}, "cannot delay messages"),
+        ({"value": "v", "headers": [("TRAN_MSG", "true")]}, "cannot send transactions"),
         ({"value": "v", "headers": [("h", None)]}, "header 'h' is null"),
         ({"value": "v", "topic": None}, "topic is null"),
     ],
@@ -235,7 +235,9 @@ def test_partition_goes_before_key_and_rows_keep_their_order() -> None:
         sent = [int(body) for to, bodies in producer.calls if to == queue for body in bodies]
         assert sent == sorted(sent) and len({number % 7 for number in sent}) < 7
     assert sum(len(bodies) for _, bodies in producer.calls) == 3000
-    with pytest.raises(SinkError, match=r"row 0 of the task: partition 2 is none of the topic 'T'.*0 to 1"):
+    with pytest.raises(
+        SinkError, match=r"row 0 of the task: partition 2 is not a queue of the topic 'T'.*0 to 1"
+    ):
         QueueWriter(FakeProducer(), SinkOptions(SERVERS, "T"), 0).write(numbered(1, partition=2))
 
 
@@ -267,7 +269,7 @@ def test_a_refusal_is_not_repeated_and_a_weak_acknowledgement_is_none() -> None:
         QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(numbered(3))
     assert len(producer.calls) == 1
     weak = FakeProducer(status=SendStatus.SLAVE_NOT_AVAILABLE)
-    with pytest.raises(SinkError, match="not by a quorum: SLAVE_NOT_AVAILABLE"):
+    with pytest.raises(SinkError, match="not on a quorum: SLAVE_NOT_AVAILABLE"):
         QueueWriter(weak, SinkOptions(SERVERS, "T"), 0).write(numbered(3))
 
 

@@ -100,7 +100,7 @@ def test_wrong_questions_are_answered_clearly(
     for options, text in (
         ({"topic": "NoSuchTopic"}, "no broker serves the topic 'NoSuchTopic'"),
         ({"topic": TOPIC, "startingOffsets": f'{{"{TOPIC}/77": 1}}'}, f"no queue {TOPIC}/77"),
-        ({"topic": TOPIC, "endingOffsets": f'{{"{TOPIC}/0": 100000}}'}, "outside of what is there"),
+        ({"topic": TOPIC, "endingOffsets": f'{{"{TOPIC}/0": 100000}}'}, "outside of the stored range"),
     ):
         with pytest.raises(PySparkException, match=text):
             read(spark, group, **options).collect()

@@ -175,7 +175,7 @@ def test_retention_is_told_or_skipped(spark: Any, log: Log, tmp_path: Path) -> N
     store.commit(len(log.entries) - 1)
     for start in sorted(log.segments)[:-1]:
         (store.path / "dledger-n0" / "data" / f"{start:020d}").unlink()
-    with pytest.raises(PySparkException, match=r"failOnDataLoss=false goes on"):
+    with pytest.raises(PySparkException, match=r"failOnDataLoss=false continues"):
         query.run()
     query._options["failOnDataLoss"] = "false"
     query.run()

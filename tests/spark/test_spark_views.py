@@ -209,7 +209,7 @@ def test_damage_is_rows_if_it_is_to_be_included(log: Log, tmp_path: Path) -> Non
     }
     named = {row["logIndex"]: row for row in rows if row["_corrupt"] is not None}
     assert sorted(named) == [bad.index, lost[0]]
-    assert "does not fit its CRC" in named[bad.index]["_corrupt"]
+    assert "does not match its CRC" in named[bad.index]["_corrupt"]
     assert named[bad.index]["value"] == read_entry(store, bad)[HEADER_SIZE:]
     assert f"entries {lost[0]} to {lost[-1]} are lost" in named[lost[0]]["_corrupt"]
 

@@ -38,9 +38,9 @@ def test_nothing_is_read_as_if_nothing_were_there(
     stores = write_group(log, tmp_path)
     damage(stores[0])
     for name in ("messages", "queues", "entries", "state"):
-        with pytest.raises(Exception, match="not known what is committed"):
+        with pytest.raises(Exception, match="not known which entries are committed"):
             rows_of(view(stores[0], view=name))
-    with pytest.raises(JobError, match="not known what is committed"):
+    with pytest.raises(JobError, match="not known which entries are committed"):
         list(best_replicas((str(stores[0]),)))
 
 

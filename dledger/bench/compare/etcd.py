@@ -93,7 +93,7 @@ class Etcd(Started):
             status = await asyncio.to_thread(self._status, number)
             if status["header"]["member_id"] == status.get("leader"):
                 return number
-        raise CompareError("nobody says that it leads")
+        raise CompareError("no member reports that it leads")
 
     def _status(self, number: int) -> dict[str, Any]:
         url = f"http://{HOST}:{self._base + number}/v3/maintenance/status"

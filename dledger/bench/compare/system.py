@@ -183,7 +183,7 @@ async def reachable(host: str, port: int, limit_s: float) -> None:
             _, writer = await asyncio.open_connection(host, port)
         except OSError:
             if asyncio.get_running_loop().time() > deadline:
-                raise CompareError(f"{host}:{port}: nobody listens after {limit_s:.0f} s") from None
+                raise CompareError(f"{host}:{port}: the port is still closed after {limit_s:.0f} s") from None
             await asyncio.sleep(0.2)
         else:
             writer.close()

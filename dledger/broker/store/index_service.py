@@ -376,7 +376,7 @@ class IndexService:
         found = await self._env.workers.run(Lane.DISK, key_files.load, self._env.files, path, slots, units)
         end = before[-1].header.end_position if before else -1
         if found.header.count > 1 and found.header.begin_position <= end:
-            raise DamagedIndex(f"{path}: does not go on where {before[-1].path} ends")
+            raise DamagedIndex(f"{path}: does not continue where {before[-1].path} ends")
         await self._check_end(found)
         return found
 

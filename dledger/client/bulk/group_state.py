@@ -76,7 +76,9 @@ async def ask_state(core: ClientCore, name: str) -> GroupState:
     changes."""
     known = await core.cluster()
     if name not in known:
-        raise ClientError(f"no broker group {name!r} is registered; there are {', '.join(known) or 'none'}")
+        raise ClientError(
+            f"no broker group {name!r} is registered; registered are {', '.join(known) or 'none'}"
+        )
     group = core.group(name)
     deadline = core.now() + core.options.failover_timeout_s
     while True:

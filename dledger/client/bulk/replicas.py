@@ -101,7 +101,7 @@ def _near(word: str, known: list[str]) -> str:
     close = get_close_matches(word, known, n=1)
     if close:
         return f": did you mean {close[0]!r}?"
-    return f"; there are {', '.join(known)}" if known else ": no broker is registered at all"
+    return f"; registered are {', '.join(known)}" if known else ": no broker is registered at all"
 
 
 class ReplicaClient:

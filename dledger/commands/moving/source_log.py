@@ -166,8 +166,8 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
     for before, after in pairwise(log.pieces):
         if before.start + before.size != after.start:
             raise SourceUnusable(
-                f"{after.path}: the log goes on at {before.start + before.size}, but this file begins "
-                f"at {after.start}: a file is missing or truncated"
+                f"{after.path}: the log continues at {before.start + before.size}, but this file "
+                f"begins at {after.start}: a file is missing or truncated"
             )
     return log
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def run(context: Context, arguments: Options) -> Outcome:
     """Run the accounting job. With live brokers, first ask them for the offsets of the consumer groups."""
     if arguments.consumed and not arguments.consumer:
-        raise CannotRun("--consumed is compared with consumer groups: name them with --consumer")
+        raise CannotRun("--consumed needs consumer groups to compare with: name them with --consumer")
     asked: ConsumerOffsets | None = None
     namesrv = servers_of(arguments)
     if namesrv and arguments.consumer:

@@ -26,7 +26,7 @@ async def run(context: Context, arguments: Options) -> Report:
     began = loop.time()
     try:
         if arguments.engine == "local" and arguments.master is not None:
-            raise BadPlace("--master goes with --engine spark: leave it out, or leave out --engine local")
+            raise BadPlace("--master needs --engine spark: remove --master or --engine local")
         groups = await context.env.workers.run(Lane.DISK, _groups, context.env, arguments)
         audit = audit_locally if arguments.engine == "local" else audit_on_spark
         report = joined(groups, await audit(context, groups, arguments))
@@ -41,12 +41,14 @@ def _groups(env: Env, arguments: Options) -> list[Group]:
     """The groups that the arguments name. Blocking. BadPlace, NoAnswer, KeepError."""
     now_ms = env.wall.now_ms()
     if arguments.keep is not None and arguments.digests is not None:
-        raise KeepError("--keep does not go with --digests: these are what brokers keep of their scans")
+        raise KeepError("give either --keep or --digests: digests are scans that brokers kept themselves")
     if arguments.keep is not None and arguments.max_age is not None:
-        raise KeepError("--keep does not go with --max-age: it keeps scans of its own, not those of others")
+        raise KeepError(
+            "give either --keep or --max-age: --keep reuses only its own scans, and has --rescan-hours"
+        )
     if arguments.same_time and arguments.digests is not None:
         raise BadPlace(
-            "--same-time does not go with --digests: each broker shipped its scans at its own time"
+            "give either --same-time or --digests: each broker shipped its digests at its own time"
         )
     keep = keep_of(arguments, env.files, now_ms)
     groups = groups_to_audit(arguments, now_ms)

@@ -20,7 +20,7 @@ async def run(context: Context, arguments: Options) -> Diagnosis:
         arguments.master,
         arguments.stores,
         start_spark=not arguments.no_spark,
-        progress=lambda name: progress.say(f"doctor: {name} looked at"),
+        progress=lambda name: progress.say(f"doctor: {name} checked"),
     )
     looking = context.env.workers.run(Lane.DISK, look)
     while not looking.done():

@@ -43,7 +43,7 @@ def _check_live(arguments: Options) -> None:
     for name, value in told.items():
         if value:
             why = "has no effect with --namesrv: brokers are asked for the present, without Spark"
-            raise CannotRun(f"{name} {why}; leave one of them out")
+            raise CannotRun(f"{name} {why}; remove one of them")
 
 
 def _history(spark: SparkSession, context: Context, arguments: Options) -> Outcome:

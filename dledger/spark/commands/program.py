@@ -36,7 +36,7 @@ def run(arguments: Options, commands: Sequence[Command] = COMMANDS) -> int:
     except (CannotRun, JobError) as error:
         return _could_not_run(command, arguments, str(error))
     except KeyboardInterrupt:
-        return _could_not_run(command, arguments, "interrupted, it is not finished")
+        return _could_not_run(command, arguments, "interrupted before it was finished")
     except OSError as error:
         print(f"{PROGRAM} {command.name}: {error}", file=sys.stderr)
         return COULD_NOT_RUN

@@ -10,7 +10,7 @@ def moment_ms(text: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not like 2026-11-21 or 2026-11-21T15:30:00") from None
+        raise ValueError(f"{text!r} is not a time such as 2026-11-21 or 2026-11-21T15:30:00") from None
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -64,4 +64,4 @@ class Diagnosis:
             if check.advice:
                 yield f"{'':8} {'':{width}}  -> {check.advice}"
         verdict = Status(self.exit_code).name.lower()
-        yield f"{verdict}: looked at {len(self.checks)} things in {self.seconds:.1f} s"
+        yield f"{verdict}: {len(self.checks)} checks in {self.seconds:.1f} s"

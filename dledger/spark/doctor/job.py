@@ -28,7 +28,12 @@ def look(master: str | None, stores: tuple[str, ...]) -> Iterator[Check]:
     try:
         spark = session("dledger-doctor", master, short=True)
     except (NoJava, PySparkException, Py4JError, OSError) as error:
-        yield Check("session", Status.ERROR, reason(error), "see the lines above; Spark's own are on stderr")
+        yield Check(
+            "session",
+            Status.ERROR,
+            reason(error),
+            "see the lines above; the lines of Spark itself are on standard error",
+        )
         return
     try:
         yield started(spark, time.monotonic() - began)
@@ -72,7 +77,7 @@ def executors(spark: SparkSession, stores: tuple[str, ...]) -> Iterator[Check]:
     hosts = sorted({row.host for row in rows})
     largest = max(row.peak_kib for row in rows) // 1024
     text = f"{len(rows)} tasks on {', '.join(hosts)} in {time.monotonic() - began:.1f} s"
-    yield Check("job", Status.OK, f"{text}; a Python worker at rest takes {largest} MiB")
+    yield Check("job", Status.OK, f"{text}; an idle Python worker takes {largest} MiB")
     yield from alike(rows)
     yield from seen(rows, stores)
 
@@ -115,21 +120,26 @@ def seen(rows: list[Row], stores: tuple[str, ...]) -> Iterator[Check]:
     for path in stores:
         blind = sorted({f"{row.host}: {said}" for row in rows if (said := json.loads(row.paths)[path])})
         if blind:
-            advice = "every executor must see the path: shared or object storage, see docs/reference/spark.md"
+            advice = (
+                "every executor must see the path: use shared or object storage, see docs/reference/spark.md"
+            )
             yield Check("store on executors", Status.ERROR, f"{path}: {'; '.join(blind)}", advice)
         else:
-            yield Check("store on executors", Status.OK, f"{path}: seen by all")
+            yield Check("store on executors", Status.OK, f"{path}: visible to all executors")
 
 
-_NO_EXECUTOR = "no executor took the job: does the cluster have a free core, and 1 GiB of memory for it?"
+_NO_EXECUTOR = "no executor took the job: check that the cluster has a free core and 1 GiB of memory for it"
 
 
 def _advice(text: str) -> str:
     if "ModuleNotFoundError" in text:
-        return "the executors lack it: one environment everywhere, or --archives, see docs/reference/spark.md"
+        return (
+            "the executors lack it: use one environment everywhere, or --archives, see "
+            "docs/reference/spark.md"
+        )
     if "PYTHON_VERSION_MISMATCH" in text:
         return "set PYSPARK_PYTHON to a Python of the driver's version that every executor has"
-    return "the executors' logs say more"
+    return "see the logs of the executors"
 
 
 def reason(error: BaseException) -> str:

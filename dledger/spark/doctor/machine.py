@@ -138,7 +138,7 @@ def worker_python(environ: Mapping[str, str]) -> Check:
     theirs = bool(environ.get("PYSPARK_PYTHON"))
     origin = "PYSPARK_PYTHON" if theirs else "this one"
     advice = (
-        "unset PYSPARK_PYTHON: then this interpreter is taken" if theirs else "pip install 'dledger[spark]'"
+        "unset PYSPARK_PYTHON, so that this interpreter is used" if theirs else "pip install 'dledger[spark]'"
     )
     code = "import json, sys, numpy, pyarrow, dledger.audit; print(json.dumps(sys.version_info[:2]))"
     paths = os.pathsep.join(filter(None, [package_root(), environ.get("PYTHONPATH", "")]))

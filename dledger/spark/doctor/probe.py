@@ -72,7 +72,7 @@ class ProbeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if not isinstance(partition, Task):
-            raise TypeError(f"{type(partition).__name__} is no partition of this source")
+            raise TypeError(f"{type(partition).__name__} is not a partition of this source")
         time.sleep(_SPREAD_S)
         row = (
             platform.node(),

@@ -18,36 +18,42 @@ MAX_TEXT_FINDINGS = 50
 CODES = {
     "LOST": Code(
         Severity.CRITICAL,
-        "acknowledged and not there: stop writing, keep all stores, and look for it in each (spark read)",
+        "acknowledged but missing: stop writing, keep all stores, and search each of them (spark read)",
     ),
     "SKIPPED": Code(
         Severity.CRITICAL,
-        "a consumer group committed offsets beyond messages that it never worked on: reset it to before them",
+        "a consumer group committed offsets beyond messages that it never processed: reset it to an "
+        "offset before them",
     ),
     "NOT_YET_KNOWN": Code(
         Severity.UNKNOWN,
-        "behind what these stores know to be committed, or of a broker group that did not show itself: give "
-        "all replicas, or ask the brokers (--namesrv)",
+        "beyond the part of these stores that is known to be committed, or from a broker group "
+        "without a given store: give all replicas, or ask the brokers (--namesrv)",
     ),
     "MAYBE_RETIRED": Code(
         Severity.UNKNOWN,
-        "not there, and deleted by retention or lost, which cannot be told: acknowledgements with queue and "
-        "offset can be, and accounts that are made before retention",
+        "missing, and it cannot be decided whether retention deleted it or it was lost: use "
+        "acknowledgements with queue and offset, or run the job before retention",
     ),
     "MISPLACED": Code(
         Severity.ERROR, "stored, but not where the acknowledgement says: compare the replicas (spark audit)"
     ),
     "UNKNOWN_CONSUMED": Code(
-        Severity.ERROR, "a consumer worked on what nobody stored: is the file of another cluster or time?"
+        Severity.ERROR,
+        "a consumer processed a message that was never stored: check that the file "
+        "belongs to this cluster and time",
     ),
     "DUPLICATE": Code(
-        Severity.WARNING, "sent again after an unknown outcome: consumers must be able to take it twice"
+        Severity.WARNING, "sent again after an unknown outcome: consumers must tolerate duplicates"
     ),
     "UNEXPECTED": Code(
-        Severity.WARNING, "its acknowledgement got lost, or another producer wrote it: compare with its log"
+        Severity.WARNING,
+        "its acknowledgement was lost, or another producer wrote it: compare with the log of that producer",
     ),
-    "UNCONSUMED": Code(Severity.WARNING, "the consumer group has not come that far yet: wait, or look at it"),
-    "RETIRED": Code(Severity.INFO, "nothing to do: retention deleted it since"),
+    "UNCONSUMED": Code(
+        Severity.WARNING, "the consumer group has not reached it yet: wait, or check the group"
+    ),
+    "RETIRED": Code(Severity.INFO, "nothing to do: retention has deleted it"),
 }
 """The codes of findings, the worst first."""
 
@@ -187,7 +193,7 @@ class Account:
             f"{html.number(self.stored)} of them stored",
             when,
         ]
-        sentence = codes or "What was acknowledged is stored, once, and nothing else is there."
+        sentence = codes or "Every acknowledged message is stored once, and there are no other messages."
         parts = [html.banner(self.severity, sentence, facts)]
         if self.counts:
             items = [
@@ -202,7 +208,8 @@ class Account:
         parts.append(html.section("Sums", html.table(("", "messages"), self._sums())))
         parts += [self._examples(code) for code in self._codes()]
         footer = (
-            "A message is one unique id (UNIQ_KEY). Exit codes: 0 adds up, 1 to 3 as severe, 4 not known."
+            "A message is identified by its unique id (UNIQ_KEY). Exit codes: 0 everything adds up, "
+            "1 to 3 the severity, 4 not known."
         )
         return html.page("Produced = stored = consumed", parts, footer=footer)
 

@@ -82,7 +82,9 @@ def account(
     """
     source.check_options("account", ("subscribe",))
     if consumed and not offsets:
-        raise JobError("what was consumed is compared with where consumer groups stand: give their offsets")
+        raise JobError(
+            "consumed messages are compared with the offsets of consumer groups: give these offsets"
+        )
     gaps = archive_gaps(source)
     source = source.best()
     say("read acknowledgements")
@@ -118,7 +120,7 @@ def archive_gaps(source: LogSource) -> list[str]:
     archive = ArchiveFiles(files_for(source.archive), source.archive)
     batches = [archive.read(number) for number in archive.numbers()]
     if any("tags" in selected(batch.selection) for batch in batches[-1:]):
-        raise JobError(f"{source.archive} is an archive of some tags only: account for the log itself")
+        raise JobError(f"{source.archive} archives only some tags: run the job over the log itself")
     return sorted({batch.group for batch in batches if batch.skipped})
 
 
@@ -127,11 +129,11 @@ def _topics(source: LogSource, acks: DataFrame) -> list[str]:
     out."""
     topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
-        raise JobError("no acknowledgement in the file: nothing to account for")
+        raise JobError("the file holds no acknowledgements, so there is nothing to compare")
     chosen = names(source.options.get("subscribe", ""))
     left_out = [topic for topic in topics if chosen and topic not in chosen]
     if left_out:
-        raise JobError(f"there are acknowledgements of {', '.join(left_out)}: name them with --topics, too")
+        raise JobError(f"there are acknowledgements of {', '.join(left_out)}: add them to --topics")
     return topics
 
 
@@ -206,8 +208,8 @@ def _frames(
     named = acks.where("broker <> ''").limit(1).count() > 0
     if not named and len(brokers) > 1:
         raise JobError(
-            f"the messages lie in the broker groups {', '.join(brokers)}: the acknowledgements must "
-            "name theirs (brokerName)"
+            f"the messages are in several broker groups, {', '.join(brokers)}: so each "
+            "acknowledgement must name its broker group (brokerName)"
         )
     if brokers and (not named or brokers == [""]):
         acks = acks.withColumn("broker", F.lit(brokers[0]))
@@ -333,8 +335,11 @@ def _detail(code: str, row: dict[str, object]) -> str:
             return f"the queue begins at offset {row['lowest']}"
         case "MAYBE_RETIRED":
             if row["offset"] is None or row["partition"] is None:
-                return "acknowledged without its place, and retention took messages where it may have been"
-            return "the archive lacks what retention took before it was archived"
+                return (
+                    "acknowledged without its place, and retention has deleted messages where it "
+                    "may have been"
+                )
+            return "the archive lacks messages that retention deleted before they were archived"
         case "NOT_YET_KNOWN":
             end = row["end"]
             return (
@@ -343,7 +348,7 @@ def _detail(code: str, row: dict[str, object]) -> str:
                 else f"the queue is known up to offset {end}"
             )
         case _:
-            return "acknowledged, and not in the log"
+            return "acknowledged, but not in the log"
 
 
 def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
@@ -360,7 +365,7 @@ def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], in
         rows = rest.orderBy(*_PLACE, "offset").limit(MAX_EXAMPLES).collect()
     finally:
         rest.unpersist()
-    text = "stored, and no acknowledgement says so: its outcome was unknown, or somebody else sent it"
+    text = "stored without an acknowledgement: its outcome was unknown, or another producer sent it"
     examples = [
         AccountFinding("UNEXPECTED", row.topic, row.broker, row.partition, row.offset, row.id or "", text)
         for row in rows
@@ -410,7 +415,7 @@ def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
     for row in rows:
         if row.left:
             where = (
-                "has never committed an offset" if row.stands is None else f"goes on at offset {row.stands}"
+                "has never committed an offset" if row.stands is None else f"continues at offset {row.stands}"
             )
             text = f"{row.left} messages are before {consumer}, which {where}"
             findings.append(
@@ -434,14 +439,14 @@ def _worked(
     )
     count, lost = skipped.count(), unknown.count()
     total, distinct = times.agg(F.sum("count"), F.count("*")).collect()[0]
-    text = f"{one.consumer} has passed it, and never says to have worked on it"
+    text = f"{one.consumer} has passed it, but did not report it as processed"
     findings = [
         AccountFinding(
             "SKIPPED", row.topic, row.broker, row.partition, row.offset, row.id, text, one.consumer
         )
         for row in skipped.orderBy(*_PLACE, "offset").limit(MAX_EXAMPLES).collect()
     ]
-    text = "worked on, and neither acknowledged nor in the log"
+    text = "processed, but neither acknowledged nor in the log"
     findings += [
         AccountFinding("UNKNOWN_CONSUMED", "", "", None, None, row.id, text, one.consumer)
         for row in unknown.orderBy("id").limit(MAX_EXAMPLES).collect()

@@ -60,7 +60,9 @@ def _read(spark: SparkSession, path: str, wanted: tuple[str, ...], needed: tuple
         for name in needed:
             if not any(spelling in columns for spelling in NAMES[name]):
                 there = ", ".join(frame.columns) or "none"
-                raise JobError(f"{path}: no column {' or '.join(NAMES[name])}: there are {there}")
+                raise JobError(
+                    f"{path}: there is no column {' or '.join(NAMES[name])}; the columns are {there}"
+                )
         rows = frame.select(*(_pick(columns, name).alias(name) for name in wanted))
         for name in needed:
             if rows.where(f"{name} is null or {name} = ''").limit(1).count():
@@ -80,7 +82,7 @@ def _json(spark: SparkSession, path: str) -> DataFrame:
     lines = spark.read.text(path).where("trim(value) <> ''")
     first = lines.where(F.get_json_object("value", "$").isNull()).limit(1).collect()
     said = first[0][0][:80] if first else "a line that is not an object"
-    raise JobError(f"{path}: not JSON: {said!r}; was the producer stopped in the middle of a line?")
+    raise JobError(f"{path}: not JSON: {said!r}; perhaps the producer was stopped in the middle of a line")
 
 
 def _pick(columns: dict[str, str], name: str) -> Column:

@@ -129,7 +129,7 @@ def archive(
     that were archived before the error stay, and the next run resumes after them.
     """
     if source.archive:
-        raise JobError("an archive cannot be archived: give store directories or --namesrv")
+        raise JobError("an archive cannot be the source: give store directories or --namesrv")
     source.check_options("archive", SELECTION)
     source.check_topics()
     selection = {name: source.options[name] for name in SELECTION if name in source.options}
@@ -162,7 +162,7 @@ def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None
     wanted = selected(selection)
     if target.last is not None and selected(target.last.selection) != wanted:
         was = ", ".join(f"{name}={value}" for name, value in target.last.selection.items()) or "all topics"
-        raise JobError(f"{target.root} is an archive of {was}: archive another choice elsewhere")
+        raise JobError(f"{target.root} is an archive of {was}: use another directory for another selection")
 
 
 def selected(selection: Mapping[str, str]) -> dict[str, object]:
@@ -198,14 +198,15 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         cluster = replica.identity.cluster if replica.identity else ""
         known = target.last.positions.get(group, {}) if target.last else {}
         if known and LOG not in known:
-            raise JobError(f"{target.root} is archived from live brokers: go on with --namesrv")
+            raise JobError(f"{target.root} was archived from live brokers: continue with --namesrv")
         if target.last and target.last.cluster != cluster:
-            raise JobError(f"{target.root} is the archive of another cluster than {replica.store}'s")
+            raise JobError(f"{target.root} is the archive of another cluster than that of {replica.store}")
         position = known.get(LOG)
         if position is not None and position > replica.committed + 1:
             raise JobError(
-                f"{target.root} holds entries up to {position - 1}, {replica.store} only knows "
-                f"{replica.committed} to be committed: wait until it has caught up, or give another replica"
+                f"{target.root} holds entries up to {position - 1}, but {replica.store} knows entries "
+                f"only up to {replica.committed} to be committed: wait until it has caught up, or "
+                "give another replica"
             )
         begin = _first_index(replica)
         start = begin if position is None else max(position, begin)
@@ -259,7 +260,7 @@ def _plan_queues(
     for group in sorted(ends):
         position = dict(target.last.positions.get(group, {})) if target.last else {}
         if LOG in position:
-            raise JobError(f"{target.root} is archived from store directories: go on with those")
+            raise JobError(f"{target.root} was archived from store directories: continue with those")
         while shares := _share(ends[group], position, batch_messages):
             assigned: dict[str, list[int]] = {}
             for topic, queue in shares:

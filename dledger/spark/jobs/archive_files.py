@@ -90,7 +90,7 @@ class ArchiveFiles:
         if not self.files.is_dir(self._records) and self.files.is_dir(self.root):
             others = sorted(self.files.listdir(self.root))
             if others:  # readers of the archive would read them, too
-                text = f"{self.root} is no archive and holds {others[0]}"
+                text = f"{self.root} is not an archive, and holds {others[0]}"
                 raise JobError(f"{text}: give a new or an empty directory")
         self.files.mkdir(self._staging)
         try:
@@ -158,7 +158,7 @@ class ArchiveFiles:
         try:
             return _decode(json.loads(data or b""))
         except (ValueError, KeyError, TypeError) as error:
-            raise JobError(f"{path} is no record of an archive: {error}") from error
+            raise JobError(f"{path} is not a record of an archive: {error}") from error
 
     def gap_since(self, group: str, queue: str) -> bool:
         """Whether retention deleted log of this group after the batch that has the queue's newest message.
@@ -215,7 +215,7 @@ class ArchiveFiles:
             if self.files.exists(staged):
                 self.files.rename(staged, place)
             elif not self.files.exists(place):
-                raise JobError(f"{place} of batch {batch.number} is gone: restore it from a backup")
+                raise JobError(f"{place} of batch {batch.number} is missing: restore it from a backup")
         for directory in directories:
             self.files.sync_dir(f"{self.root}/{directory}")
 

@@ -19,7 +19,7 @@ def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[s
     """Committed offsets of these consumer groups, from the replicated state. In each broker group the replica
     with the highest committed index is read. Blocking; JobError for an unknown consumer group."""
     if not source.stores:
-        raise JobError("an archive knows nothing of consumers: give the store directories")
+        raise JobError("an archive holds no offsets of consumers: give the store directories")
     state = LogSource(stores=source.best().stores).read(spark, view="state").where("kind = 'offset'")
     found: dict[str, dict[tuple[str, str, int], int]] = {consumer: {} for consumer in consumers}
     rows = state.where(F.col("name").isin(list(consumers))).select(
@@ -31,7 +31,9 @@ def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[s
     if unknown:
         known = sorted(row[0] for row in state.select("name").distinct().collect())
         there = ", ".join(known) or "none"
-        raise JobError(f"consumer group {', '.join(unknown)} has committed nothing; there are: {there}")
+        raise JobError(
+            f"consumer group {', '.join(unknown)} has committed no offsets; groups with offsets: {there}"
+        )
     return found
 
 

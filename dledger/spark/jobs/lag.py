@@ -61,7 +61,9 @@ def lag_history(
     `warn_above`: how many messages of one queue a group may be behind without a warning.
     """
     if not source.stores:
-        raise JobError("the history of lag is in the log: give store directories (for now: --namesrv)")
+        raise JobError(
+            "the history of lag needs the log: give store directories (for the present lag: --namesrv)"
+        )
     source.check_options("lag", TOPIC_CHOICE)
     source.check_topics()
     tables = _Tables({}, {})
@@ -74,7 +76,9 @@ def lag_history(
     missing = sorted(set(consumers) - {consumer for consumer, _ in chosen})
     if missing:
         known = ", ".join(sorted({consumer for consumer, _ in tables.commits})) or "none"
-        raise JobError(f"no commit of consumer group {', '.join(missing)} in the log; there are: {known}")
+        raise JobError(
+            f"no commit of consumer group {', '.join(missing)} in the log; groups with commits: {known}"
+        )
     return assemble(tables.ends, chosen, width or 1, warn_above)
 
 

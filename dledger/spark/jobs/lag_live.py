@@ -31,7 +31,9 @@ async def lag_live(
     has an offset in another queue of the topic.
     """
     if not consumers or not topics:
-        raise JobError("brokers cannot list who consumes what: name them with --consumer and --topics")
+        raise JobError(
+            "brokers cannot list which groups consume which topics: name them with --consumer and --topics"
+        )
     limit = asyncio.Semaphore(AT_ONCE)
     try:
         async with AsyncPullConsumer(ASKING_GROUP, namesrv, client=client, env=env) as asking:

@@ -157,7 +157,7 @@ class Lag:
                 f"Messages behind, all queues of a topic together, every {span_text(self.bucket_s * 1000)}."
             )
             parts.append(html.section("History", html.join(charts), note))
-        footer = "Lag: offset that the next message gets, less the offset where the group goes on."
+        footer = "Lag: the offset of the next new message minus the committed offset of the group."
         return html.page("Consumer lag", parts, footer=footer)
 
     def records(self) -> Records:

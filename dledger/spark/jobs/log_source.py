@@ -46,7 +46,7 @@ _HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize
 _SAID_OTHERWISE = {
     "path": "give the store directories themselves (STORE ...)",
     "servers": "give the NameServers with --namesrv",
-    "view": "only `read` looks at other views, with --view",
+    "view": "only `read` reads other views, with --view",
 }
 
 
@@ -75,9 +75,11 @@ class LogSource:
             if name in _SAID_OTHERWISE:
                 raise JobError(f"option {name} has no effect here: {_SAID_OTHERWISE[name]}")
             if self.archive and name != "subscribe":
-                raise JobError(f"option {name} has no effect on an archive: only topics can be chosen of it")
+                raise JobError(
+                    f"option {name} has no effect on an archive: only topics can be selected from it"
+                )
         if "subscribe" in options and not names(options["subscribe"]):
-            raise JobError("option subscribe (--topics) names no topic: leave it out to read all")
+            raise JobError("option subscribe (--topics) names no topic: remove it to read all topics")
         object.__setattr__(self, "options", options)
 
     def check_options(self, job: str, applied: Collection[str]) -> None:
@@ -102,7 +104,7 @@ class LogSource:
                     if close
                     else f"there are {', '.join(sorted(known)) or 'none'}"
                 )
-                raise JobError(f"no topic {topic!r} is there; {hint}")
+                raise JobError(f"there is no topic {topic!r}; {hint}")
 
     def best(self) -> LogSource:
         """Return this source with only those stores that the view `messages` reads: in each group the replica
@@ -142,7 +144,9 @@ class LogSource:
             topics = names(self.options.get("subscribe", ""))
             return frame.where(F.col("topic").isin(*topics)) if topics else frame
         if self.options.get("corruptRecords", "").lower() == "include":
-            raise JobError("option corruptRecords: include is for `read`, which shows the rows: take skip")
+            raise JobError(
+                "option corruptRecords: include is only for `read`, which shows the rows: use skip"
+            )
         chosen = {"includeValue": value, "includeHeaders": headers, "includeGroup": True}
         return self.read(spark, **{name: str(wanted).lower() for name, wanted in chosen.items()})
 

@@ -78,7 +78,7 @@ def _events(
             if rotten:
                 what = f"system entry {index} is damaged" if index >= 0 else "a segment cannot be read"
                 raise JobError(
-                    f"{data_dir}: {what}, it may be a commit: run the audit, or give another replica"
+                    f"{data_dir}: {what}, and it may be a commit: run the audit, or give another replica"
                 )
             if file is None or pos - pos % segment_size != start:
                 if file is not None:
@@ -112,7 +112,7 @@ def state_at_begin(replica: Replica) -> ReplicatedState:
         if manifest.index == replica.base_index:
             boundary = load_boundary(files_for(replica.directory), replica.directory, manifest.pos)
             if boundary is None:
-                text = f"{replica.directory}: the snapshot at {manifest.pos} cannot be believed: "
+                text = f"{replica.directory}: the snapshot at {manifest.pos} cannot be trusted: "
                 raise JobError(text + "repair this node, or give another replica of the group")
             return unpack_parts(boundary.parts)
     return ReplicatedState()

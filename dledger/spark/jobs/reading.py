@@ -56,7 +56,7 @@ def read_rows(
     source.check_topics()
     if source.archive:
         if view != "messages":
-            raise JobError(f"an archive holds messages only: view {view} wants store directories")
+            raise JobError(f"an archive holds only messages: the view {view} needs store directories")
         frame = source.messages(spark, value=True, headers=True)
     else:
         frame = source.read(spark, view=view)

@@ -76,7 +76,7 @@ class ReplayResult:
             topics[one.topic] = topics.get(one.topic, 0) + one.messages
         for topic, count in topics.items():
             yield f"{topic}: {count} messages"
-        known = "" if self.left_out is None else f", {self.left_out} were there already"
+        known = "" if self.left_out is None else f", {self.left_out} were already there"
         yield f"replay: {self.messages} messages sent and acknowledged{known}"
 
 
@@ -99,7 +99,9 @@ def replay(
     the end excluded.
     """
     if source.servers and not to_topic:
-        raise JobError("from live brokers into a topic of the same name would never end: give --to-topic")
+        raise JobError(
+            "a replay from live brokers into a topic of the same name would never end: give --to-topic"
+        )
     source.check_options("replay", CHOICE)
     source.check_topics()
     messages = source.messages(spark, value=True, headers=True)
@@ -118,7 +120,7 @@ def replay(
     )
     left_out = None
     if resume:
-        say("look at what is there already")
+        say("read what is already there")
         there = _origins(spark, namesrv, topics)
         left_out = chosen.select("origin").join(there, "origin", "left_semi").count()
         chosen = chosen.join(there, "origin", "left_anti")
