@@ -303,7 +303,7 @@ class NodeSettings:
 
     def __post_init__(self) -> None:
         if not HEADER_SIZE < self.max_entry_bytes <= MAX_ENTRY_SIZE:
-            raise ConfigError(f"max_entry_bytes {self.max_entry_bytes}: at most {MAX_ENTRY_SIZE}")
+            raise ConfigError(f"max_entry_bytes is {self.max_entry_bytes}; the limit is {MAX_ENTRY_SIZE}")
         if self.segment_size < 2 * self.max_entry_bytes:
             raise ConfigError(
                 f"mapedFileSizeCommitLog {self.segment_size}: at least {2 * self.max_entry_bytes} bytes, "

@@ -117,7 +117,7 @@ def _text(header: dict[str, Any], name: str) -> str:
 def _node(header: dict[str, Any]) -> str:
     node = _text(header, "node")
     if len(node) > MAX_ID:
-        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, f"node: an id has at most {MAX_ID} characters")
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, f"node: an id may have at most {MAX_ID} characters")
     return node
 
 

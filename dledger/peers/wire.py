@@ -130,7 +130,7 @@ def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
         raise ValueError(f"frame {number}: numbers go to {_MAX_NUMBER}")
     packed: bytes = msgpack.packb([number, header], use_bin_type=True)
     if len(packed) > MAX_HEADER:
-        raise ValueError(f"frame {number}: a header of {len(packed)} bytes, at most {MAX_HEADER}")
+        raise ValueError(f"frame {number}: the header has {len(packed)} bytes; the limit is {MAX_HEADER}")
     return PREFIX.pack(2 + len(packed) + payload_size, len(packed)) + packed
 
 

@@ -105,7 +105,7 @@ def encode_response_binary(
 def _checked_size(header: bytes) -> int:
     """The size of a header. ValueError for a larger one: it would be read as another serialization."""
     if len(header) > MAX_HEADER_SIZE:
-        raise ValueError(f"a header of {len(header)} bytes: at most {MAX_HEADER_SIZE}")
+        raise ValueError(f"the header has {len(header)} bytes; the limit is {MAX_HEADER_SIZE}")
     return len(header)
 
 
@@ -178,7 +178,7 @@ def encode_binary_header(
     for name, value in ext.items():
         raw_name, raw_value = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
         if len(raw_name) > 0x7FFF:
-            raise ValueError(f"header field name of {len(raw_name)} bytes: at most {0x7FFF}")
+            raise ValueError(f"the name of a header field has {len(raw_name)} bytes; the limit is {0x7FFF}")
         parts += [_SHORT.pack(len(raw_name)), raw_name, _INT.pack(len(raw_value)), raw_value]
     raw_ext = b"".join(parts)
     short_code = code & 0xFFFF

@@ -35,7 +35,9 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
     parts = []
     for flag, body, properties in messages:
         if len(properties) > MAX_PROPERTIES_SIZE:
-            raise ValueError(f"properties of {len(properties)} bytes: at most {MAX_PROPERTIES_SIZE}")
+            raise ValueError(
+                f"the properties have {len(properties)} bytes; the limit is {MAX_PROPERTIES_SIZE}"
+            )
         size = MIN_SIZE + len(body) + len(properties)
         parts += [
             _HEAD.pack(size, 0, 0, flag, len(body)),
@@ -64,7 +66,7 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
     except struct.error as error:
         raise _illegal(f"message {len(messages)} of the batch is cut off") from error
     if len(messages) > MAX_BATCH_MESSAGES:
-        raise _illegal(f"a batch of {len(messages)} messages: at most {MAX_BATCH_MESSAGES}")
+        raise _illegal(f"the batch has {len(messages)} messages; the limit is {MAX_BATCH_MESSAGES}")
     return messages
 
 

@@ -61,7 +61,8 @@ class SettingsRequests:
         effect."""
         if len(request.body) > MAX_BODY:
             raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"{len(request.body)} bytes of properties: at most {MAX_BODY}"
+                ResponseCode.SYSTEM_ERROR,
+                f"the properties have {len(request.body)} bytes; the limit is {MAX_BODY}",
             )
         try:
             properties = parse_properties(request.body.decode(), "the request")

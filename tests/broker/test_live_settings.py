@@ -85,7 +85,7 @@ def test_a_change_counts_at_once_and_stands_in_the_file(tmp_path: Path) -> None:
         ("maxMessageSize=9\nregionId=" + "r" * 128, 1, "128 characters; the limit is 127"),
         ("maxMessageSize=9\nnamesrvAddr=" + "a:1;" * 65, 1, "65 addresses; the limit is 64"),
         ("maxMessageSize=9\nword", 1, "the key 'word' has no value"),
-        ("maxMessageSize=9\n" + "#" * MAX_BODY, 1, f"at most {MAX_BODY}"),
+        ("maxMessageSize=9\n" + "#" * MAX_BODY, 1, f"the limit is {MAX_BODY}"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_whole(tmp_path: Path, text: str, code: int, remark: str) -> None:

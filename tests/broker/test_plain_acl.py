@@ -117,7 +117,7 @@ def account(more: str) -> bytes:
         (account("") + account("").removeprefix(b"accounts: "), "not YAML"),
         (account("}, {accessKey: longenough, secretKey: 12345678"), "is given twice"),
         (b"\xff\xfe\xff", "not YAML"),
-        (b"#" * ((1 << 20) + 1), "at most"),
+        (b"#" * ((1 << 20) + 1), "the limit is"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file(text: bytes, said: str) -> None:

@@ -304,10 +304,10 @@ def test_lists_and_what_is_not_there(tmp_path: Path) -> None:
 
 WRONG: list[tuple[int, dict[str, str], bytes, str]] = [
     (3001, {"username": ""}, b'{"password":"x"}', "The username is blank"),
-    (3001, {"username": " x"}, b'{"password":"x"}', "without blanks around it"),
+    (3001, {"username": " x"}, b'{"password":"x"}', "no blanks at its ends"),
     (3001, {"username": "x" * 256}, b'{"password":"x"}', "at most 255"),
     (3001, {"username": "x"}, b"{}", "password can not be blank"),
-    (3001, {"username": "x"}, b'{"password":"' + b"x" * 256 + b'"}', "at most 255"),
+    (3001, {"username": "x"}, b'{"password":"' + b"x" * 256 + b'"}', "the limit is 255"),
     (3001, {"username": "x"}, b'{"password":"x","userType":"Sup"}', "super or normal"),
     (3001, {"username": "consumer"}, b'{"password":"x"}', "The user is existed"),
     (3002, {"username": "x"}, b"{}", "The user is not exist"),
@@ -326,7 +326,7 @@ WRONG: list[tuple[int, dict[str, str], bytes, str]] = [
      "the limit"),
     (3006, {"subject": ""},
      acl("consumer", [("*", "All", "Allow")], sourceIps=[f"10.0.0.{i}" for i in range(33)]),
-     "33 source addresses of one entry: at most 32"),
+     "the entry has 33 source addresses; the limit is 32"),
     (3008, {"subject": "User:x"}, b"", "The subject is not exist."),
     (3008, {"subject": "User:consumer", "resource": "x"}, b"", "the resource 'x'"),
     (3008, {"subject": "User:consumer", "resource": "*", "policyType": "x"}, b"", "custom or default"),

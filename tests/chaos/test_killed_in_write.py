@@ -105,7 +105,7 @@ def test_recover_tells_of_what_was_told_and_is_gone() -> None:
 
         world.restart(victim, recover)
         world.run_until(lambda: world.nodes[victim].process is None, 5)
-        assert len(said) == 1 and f"entries {last}..{last} were here" in said[0]
+        assert len(said) == 1 and f"entries {last}..{last} were stored here" in said[0]
 
 
 def test_what_a_leader_had_cut_is_not_missed() -> None:

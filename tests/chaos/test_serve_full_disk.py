@@ -15,7 +15,7 @@ from dledger.formats.store_files import Checkpoint, encode_checkpoint
 from dledger.log.retention import RetentionSettings
 
 NAMES = ("n0", "n1", "n2")
-WAITS = "state not saved"
+WAITS = "cannot save the state"
 
 
 def warnings(world: World) -> int:

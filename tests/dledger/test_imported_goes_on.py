@@ -107,7 +107,7 @@ def test_an_imported_store_is_flushed(tmp_path: Path, started: int) -> None:
             assert "power" not in json.dumps(health)
             said = "".join(path.read_text() for path in (cluster.directory / "logs").glob(f"broker-{node}/*"))
             assert "power was lost" not in said
-            assert "acknowledged entries may be gone" not in said
+            assert "acknowledged entries may be lost" not in said
             assert said.count("flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced") == 1
     finally:
         cluster.stop()

@@ -58,7 +58,7 @@ def test_any_bytes_are_a_batch_or_illegal(data: bytes) -> None:
 
 
 def test_properties_that_are_too_long_are_refused() -> None:
-    with pytest.raises(ValueError, match="32768 bytes: at most 32767"):
+    with pytest.raises(ValueError, match="32768 bytes; the limit is 32767"):
         encode_batch([BatchMessage(0, b"", bytes(32768))])
 
 

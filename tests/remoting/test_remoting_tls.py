@@ -251,7 +251,7 @@ def test_without_descriptors_it_pauses_and_goes_on(tmp_path: Path, monkeypatch: 
 
 def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
     for changes, said in (
-        ({"certificate": "c"}, "both or none"),
+        ({"certificate": "c"}, "must both be set"),
         ({"mode": "enforcing"}, "needs tls.server.certPath"),
         ({"client_auth": "require"}, "needs tls.server.trustCertPath"),
     ):

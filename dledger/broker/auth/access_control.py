@@ -254,11 +254,11 @@ def _read(files: Files, path: str) -> _Files:
         names = sorted(name for name in files.listdir(folder) if name.endswith((".yml", ".yaml")))
         paths += [join(folder, name) for name in names if join(folder, name) != path]
     if len(paths) > MAX_FILES:
-        raise AclError(f"{folder}: {len(paths)} files of accounts: at most {MAX_FILES}")
+        raise AclError(f"{folder}: {len(paths)} files of accounts; the limit is {MAX_FILES}")
     found = []
     for one in paths:
         size = files.size(one)
         if size > MAX_FILE:
-            raise AclError(f"{one}: {size} bytes: at most {MAX_FILE}")
+            raise AclError(f"{one}: the file has {size} bytes; the limit is {MAX_FILE}")
         found.append((one, read_file(files, one) or b""))
     return tuple(found)

@@ -49,7 +49,7 @@ class AddressRule:
             return  # an empty one matches nothing
         texts = _several(text)
         if len(texts) > MAX_ADDRESSES:
-            raise ValueError(f"{len(texts)} addresses in one rule: at most {MAX_ADDRESSES}")
+            raise ValueError(f"the rule has {len(texts)} addresses; the limit is {MAX_ADDRESSES}")
         self._ranges = [_ranges(one.strip()) for one in texts]
 
     def matches(self, address: Segments) -> bool:

@@ -422,7 +422,7 @@ def _entries(user: str, policy: PolicyInfo, known: _Sources) -> Iterator[AclEntr
         actions = dict.fromkeys(_parsed(action_of, one) for one in entry.actions)
         sources = tuple(dict.fromkeys(known[one] for one in entry.sourceIps or ()))
         if len(sources) > MAX_SOURCES:
-            raise _invalid(f"{len(sources)} source addresses of one entry: at most {MAX_SOURCES}")
+            raise _invalid(f"the entry has {len(sources)} source addresses; the limit is {MAX_SOURCES}")
         allow = _word(_DECISIONS, entry.decision, "decision")
         if allow is None:
             raise _refused("The decision is null or illegal.")
@@ -456,7 +456,7 @@ def _checked_name(name: str) -> str:
     if not name.strip():
         raise _invalid("The username is blank")
     if len(name) > MAX_USER_NAME or not name.isprintable() or name != name.strip():
-        text = f"a user name has at most {MAX_USER_NAME} printable characters, without blanks around it"
+        text = f"a user name may have at most {MAX_USER_NAME} printable characters, and no blanks at its ends"
         raise _invalid(text)
     return name
 
@@ -475,7 +475,7 @@ def _password(text: str | None, blank: str) -> str:
     if text is None or not text.strip():
         raise _refused(blank)
     if len(text) > MAX_PASSWORD:
-        text = f"a password of {len(text)} characters: at most {MAX_PASSWORD}"
+        text = f"the password has {len(text)} characters; the limit is {MAX_PASSWORD}"
         raise _invalid(text)
     return text
 

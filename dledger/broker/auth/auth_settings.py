@@ -58,7 +58,7 @@ def parse_codes(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part!r} is not a request code")
         codes.append(int(part))
     if len(codes) > MAX_CODES:
-        raise ValueError(f"{len(codes)} request codes: at most {MAX_CODES}")
+        raise ValueError(f"{len(codes)} request codes; the limit is {MAX_CODES}")
     return tuple(dict.fromkeys(codes))
 
 

@@ -96,7 +96,7 @@ def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
 
 def _parse(data: bytes, white: list[AddressRule]) -> Iterable[Account]:
     if len(data) > MAX_FILE:
-        raise AclError(f"{len(data)} bytes: at most {MAX_FILE}")
+        raise AclError(f"the file has {len(data)} bytes; the limit is {MAX_FILE}")
     try:
         # All scalars as they are written: 012345678 is a secret, no number.
         value = yaml.load(data.decode(), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))

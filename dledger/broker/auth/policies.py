@@ -54,7 +54,7 @@ def resource_of(text: str) -> str:
     a resource."""
     text = text.strip()
     if len(text) > MAX_RESOURCE:
-        raise ValueError(f"a resource of {len(text)} characters: at most {MAX_RESOURCE}")
+        raise ValueError(f"the resource has {len(text)} characters; the limit is {MAX_RESOURCE}")
     if text == ANYTHING:
         return text
     kind, colon, name = text.partition(":")
@@ -80,7 +80,7 @@ def source_of(text: str) -> str:
     """An address or a network. ValueError if it is neither."""
     text = text.strip()
     if len(text) > MAX_SOURCE:
-        raise ValueError(f"a source address of {len(text)} characters: at most {MAX_SOURCE}")
+        raise ValueError(f"the source address has {len(text)} characters; the limit is {MAX_SOURCE}")
     _network(text)
     return text
 

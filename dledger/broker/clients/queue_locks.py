@@ -281,7 +281,7 @@ def _decode(call: LeaderCall[None]) -> tuple[LockRequest, dict[MessageQueue, int
     elif not 0 < len(asked.clientId) <= MAX_NAME:
         remark = f"clientId must have 1 to {MAX_NAME} characters"
     elif len(queues) > MAX_LOCK_BATCH:
-        remark = f"{len(queues)} queues: at most {MAX_LOCK_BATCH} in one request"
+        remark = f"the request has {len(queues)} queues; the limit is {MAX_LOCK_BATCH}"
     if remark:
         raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
     return asked, queues

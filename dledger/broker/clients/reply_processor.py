@@ -69,7 +69,8 @@ class ReplyProcessor:
         body, limit = call.request.body, self._settings.now.max_message_size
         if len(body) > limit:
             raise RemotingError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the body of the reply has {len(body)} bytes: at most {limit}"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body of the reply has {len(body)} bytes; the limit is {limit}",
             )
         properties = decode_properties(header.properties or "")
         client_id = properties.get(REPLY_TO_CLIENT)

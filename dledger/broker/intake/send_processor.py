@@ -597,9 +597,7 @@ def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:
 
 
 def _too_large(what: str, size: int, limit: int) -> RemotingError:
-    return RemotingError(
-        ResponseCode.MESSAGE_ILLEGAL, f"the {what} of {size} bytes is too large: at most {limit}"
-    )
+    return RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"the {what} has {size} bytes; the limit is {limit}")
 
 
 def _bad_batch(at: int) -> RemotingError:

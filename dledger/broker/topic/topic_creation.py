@@ -94,7 +94,7 @@ class TopicCreation:
         if size > MAX_TOPIC_BYTES:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic[{config.name}] has {size} bytes with its attributes: at most {MAX_TOPIC_BYTES}",
+                f"topic[{config.name}] has {size} bytes with its attributes; the limit is {MAX_TOPIC_BYTES}",
             )
         if not internal and writer.topic(config.name) is None and writer.topics >= limits.max_topics:
             raise RemotingError(
