@@ -91,7 +91,7 @@ def test_a_block_commits_at_its_end_and_rolls_back_on_an_error(impatient: LocalC
             raise KeyError
         with producer.transaction(Message("Tx", b"withdrawn")) as withdrawn:
             withdrawn.rollback()
-        with pytest.raises(ClientError, match="decided already"):
+        with pytest.raises(ClientError, match="already decided"):
             withdrawn.commit()
         with pytest.raises(BrokerRefused, match="the transaction is not open"):
             good.commit()
