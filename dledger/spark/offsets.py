@@ -83,8 +83,7 @@ def decode(value: Encoded) -> Position:
             lives[key] = str(Life.parse(item))
         else:
             raise ValueError(
-                f"{key!r}: {offset!r} is not an offset of this source: check that the checkpoint "
-                "belongs to it"
+                f"{key!r}: {item!r} is not an offset of this source: check that the checkpoint belongs to it"
             )
     return Position(offsets, lives)
 
@@ -117,7 +116,7 @@ def named_offsets(
     found = {}
     for queue, offset in named.items():
         if queue not in there:
-            known = ", ".join(encode(dict.fromkeys(there, 0))) or "none"
+            known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
             raise BadOption(
                 f"option {option}: there is no queue {queue[0]}/{queue[1]}; the queues are {known}"
             )
@@ -146,7 +145,7 @@ def resumed(start: Position, there: There, *, fail: bool) -> Position:
         raise DataLost(
             f"topic {topic} was deleted{again}: the stream has read the life {start.lives[topic]} "
             f"(cluster.position), and now there is {there.lives.get(topic, 'none')}; failOnDataLoss=false "
-            "goes on with what is there, from its beginning"
+            "continues with the stored messages, from their beginning"
         )
     if changed and fail:
         raise DataLost(

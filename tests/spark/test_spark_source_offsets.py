@@ -31,9 +31,56 @@ OFFSETS = st.dictionaries(QUEUES, st.integers(0, 50))
 LIVES = st.dictionaries(st.sampled_from(["a", "b", "c@g"]), st.sampled_from(["X.0", "X.17", "Y.0"]))
 
 
-def test_a_foreign_checkpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match="not an offset of this source"):
-        decode({"logOffset": 3})
+@given(OFFSETS, LIVES)
+def test_a_position_survives_a_checkpoint(offsets: dict[tuple[str, int], int], lives: dict[str, str]) -> None:
+    assert decode(encode(Position(offsets, lives))) == Position(offsets, lives)
+
+
+def test_a_checkpoint_that_recorded_no_lives_is_read() -> None:
+    assert decode({"a/0": 3, "c@g/7": 1}) == Position({("a", 0): 3, ("c@g", 7): 1}, {})
+
+
+@pytest.mark.parametrize(
+    "value", [{"logOffset": 3}, {"a/0": "3"}, {"a/x": 3}, {"a": "no life"}, {"a/0": None}]
+)
+def test_a_foreign_checkpoint_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"not an offset of this source|is not a life"):
+        decode(value)  # type: ignore[arg-type]
+
+
+BOUNDS = {("a", 0): Bounds(0, 5), ("b", 0): Bounds(0, 5)}
+READ = Position({("a", 0): 3, ("a", 1): 4, ("b", 0): 2}, {"a": "X.1", "b": "X.0"})
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"a": "X.9", "b": "X.0"}, "topic a was deleted and made again: .* the life X.1 .* now there is X.9"),
+        ({"a": "Y.1", "b": "X.0"}, "made again: .* the life X.1 .* now there is Y.1"),
+        ({"b": "X.0"}, "topic a was deleted: .* the life X.1 .* now there is none"),
+    ],
+)
+def test_offsets_of_a_life_that_ended_are_an_error_or_dropped(now: dict[str, str], said: str) -> None:
+    there = There({queue: bounds for queue, bounds in BOUNDS.items() if queue[0] in now}, now)
+    with pytest.raises(DataLost, match=said):
+        resumed(READ, there, fail=True)
+    assert resumed(READ, there, fail=False) == Position({("b", 0): 2}, now)
+
+
+def test_a_source_that_reports_no_lives_any_more_is_read_only_if_loss_may_be() -> None:
+    with pytest.raises(
+        DataLost, match=r"topic a has the life X.1 in the checkpoint, and the source does not"
+    ):
+        resumed(READ, There(BOUNDS), fail=True)
+    assert resumed(READ, There(BOUNDS), fail=False) == READ
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_offsets_without_a_life_get_that_of_now(fail: bool) -> None:
+    before, now = Position(READ.offsets), {"a": "X.9", "b": "X.0"}
+    assert resumed(before, There(BOUNDS, now), fail=fail) == Position(READ.offsets, now)
+    assert resumed(before, There(BOUNDS), fail=fail) == before, "a source that reports no lives"
+    assert resumed(READ, There(BOUNDS, READ.lives), fail=fail) == READ
 
 
 @given(OFFSETS, st.dictionaries(QUEUES, st.integers(0, 90)), st.integers(1, 200))
