@@ -208,8 +208,9 @@ def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iter
     """Check that `after` continues where `before`, the previous segment with entries, ended."""
     name = holding.name
     expected = before.last_index + 1
-    if after.segment != before.segment + holding.row.segment_size:
-        return  # what is between them was told
+    neighbours = after.segment == before.segment + holding.row.segment_size
+    if not neighbours and after.first_index != expected:
+        return  # `_check_files` or `_check_whole` reports the entries between them
     reported = before.stop in ("retired", "unreadable", "lost") or after.bad_head
     if reported or expected > holding.committed:
         return
@@ -233,11 +234,18 @@ def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
     know."""
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
     return [
-        found._replace(first_index=ends[found.segment] + 1)
+        _placed(found, ends[found.segment])
         if found.first_index < 0 <= found.last_index and ends.get(found.segment, -1) >= 0
         else found
         for found in findings
     ]
+
+
+def _placed(found: Finding, before: int) -> Finding:
+    """Damage behind the entry with index `before`, which ends the segment before."""
+    if found.last_index > before:
+        return found._replace(first_index=before + 1)
+    return found._replace(last_index=-1, detail=f"{found.detail}; no entry is missing")
 
 
 def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import pytest
 
 from dledger.audit.coverage import check_replica, gather
 from dledger.audit.findings import ReplicaRow, Row, SegmentRow, unread_segment
-from dledger.formats.entry import Kind
+from dledger.formats.entry import BLANK, BLANK_MAGIC, Kind
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_store
 
@@ -93,3 +93,51 @@ def test_a_recycled_file_at_the_end_is_clean(tmp_path: Path) -> None:
     path = segment_path(store, max(log.segments) + SEGMENT_SIZE)
     path.write_bytes(segment_path(store, 0).read_bytes())
     assert audit([store]).findings == []
+
+
+FILLER = BLANK.pack(BLANK_MAGIC, SEGMENT_SIZE).ljust(SEGMENT_SIZE, b"\0")
+
+
+def log_over_an_empty_segment(content: bytes, *, chain: int = 0, term: int = 1) -> Log:
+    """Entries, a segment with this content, and entries that go on behind it. `chain` is XORed to the chain
+    value that the first of them is sealed with."""
+    log = Log()
+    log.open_term(1 if term == 1 else 3)
+    for _ in range(60):
+        log._reserve(948)
+        log.add(bytes(900), Kind.RAW)
+    log._reserve(log.segment_size)  # rolls
+    log.segments[log.pos] = bytearray(content)
+    log.pos += log.segment_size
+    log.segments[log.pos] = bytearray(log.segment_size)
+    log.chain ^= chain
+    log.term = term
+    for _ in range(60):
+        log._reserve(948)
+        log.add(bytes(900), Kind.RAW)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [({}, []), ({"chain": 1}, ["CHAIN_BREAK"]), ({"term": 2}, ["TERM_REGRESSION"])],
+)
+def test_an_empty_segment_hides_nothing_behind_it(
+    changes: dict[str, int], codes: list[str], tmp_path: Path
+) -> None:
+    store = write_store(log_over_an_empty_segment(FILLER, **changes), tmp_path / "n0")
+    report = audit([store])
+    assert [found.code for found in report.findings if found.code != "HARD_STATE"] == codes
+    assert (report.exit_code == 0) == (not codes)
+
+
+def test_a_segment_of_zeros_that_lacks_no_entry_names_none(tmp_path: Path) -> None:
+    store = write_store(log_over_an_empty_segment(bytes(SEGMENT_SIZE)), tmp_path / "n0")
+    (found,) = audit([store]).findings
+    assert (found.code, found.first_index, found.last_index, found.segment) == (
+        "BIT_ROT",
+        -1,
+        -1,
+        SEGMENT_SIZE,
+    )
+    assert found.detail.endswith("no entry is missing")
