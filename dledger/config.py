@@ -387,7 +387,7 @@ class NodeConfig(NodeSettings):
         store_dir: str,
         **more: Any,
     ) -> NodeConfig:
-        """A node with these settings; `more` are fields of this class. ConfigError."""
+        """A node with these settings; `more` are fields of this class. Raises ConfigError."""
         values = {item.name: getattr(settings, item.name) for item in fields(NodeSettings)}
         return cls(group, self_id, peers, store_dir, **(values | more))
 

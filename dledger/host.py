@@ -62,7 +62,7 @@ class LogReader(Protocol):
         """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
 
     async def find(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; KeyError when the log does not hold it, or its index unit is lost."""
+        """(pos, size) of an entry; raises KeyError if the log does not hold it, or its index unit is lost."""
 
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window; None when they are cold."""
@@ -71,8 +71,8 @@ class LogReader(Protocol):
         """Whether `pos` lies in the newest part of the log, which is expected in memory."""
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Return these bytes; a worker reads them when they are cold. ValueError when the log does not hold
-        them."""
+        """Return these bytes; a worker reads them when they are cold. Raises ValueError if the log does not
+        hold them."""
 
 
 async def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:

@@ -44,7 +44,7 @@ class PlainAccount:
 
 
 class Accounts:
-    """Operations on accounts. ClientError when a server refuses or does not answer."""
+    """Operations on accounts. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking

@@ -65,7 +65,7 @@ class ClusterView:
         return sorted(self.info.clusterAddrTable)
 
     def groups(self, cluster: str | None = None) -> list[BrokerData]:
-        """Broker groups of one cluster, or of all. ClientError for an unknown cluster."""
+        """Broker groups of one cluster, or of all. Raises ClientError for an unknown cluster."""
         known = self.info.clusterAddrTable
         if cluster is not None and cluster not in known:
             raise ClientError(
@@ -79,7 +79,7 @@ class ClusterView:
 
     def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
         """Names of broker groups and addresses of their masters: of one cluster, of one group, or of all.
-        NoBroker when one of them has no master at the moment."""
+        Raises NoBroker if one of them has no master at the moment."""
         found = [group for group in self.groups(cluster) if broker_name in (None, group.brokerName)]
         without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
         if without or not found:
@@ -92,14 +92,14 @@ class ClusterView:
         return [address for group in self.groups(cluster) for _, address in sorted(group.brokerAddrs.items())]
 
     def name_of(self, address: str) -> str:
-        """Name of the broker group that an address belongs to. ClientError when it is not registered."""
+        """Name of the broker group that an address belongs to. Raises ClientError if it is not registered."""
         for group in self.groups():
             if address in group.brokerAddrs.values():
                 return group.brokerName
         raise ClientError(f"no broker is registered with the address {address}")
 
     def group(self, name: str) -> BrokerData:
-        """One broker group. ClientError when it is unknown."""
+        """One broker group. Raises ClientError if it is unknown."""
         found = self.info.brokerAddrTable.get(name)
         if found is None:
             known = ", ".join(sorted(self.info.brokerAddrTable)) or "none"
@@ -126,7 +126,7 @@ class Asking:
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
     ) -> Response:
-        """Ask one broker. Returns an answer with code 0 or one of `accept`. Refused, NotReached."""
+        """Ask one broker. Returns an answer with code 0 or one of `accept`. Raises Refused or NotReached."""
         core, options = self.core, self.core.options
         core.check_open()
         deadline = core.now() + options.failover_timeout_s
@@ -155,7 +155,7 @@ class Asking:
         timeout_s: float | None = None,
     ) -> Response:
         """Ask the leader of the group that this address belongs to. When no broker listens at the address any
-        more, the NameServers are asked for the new master, for up to `failover_timeout_s`. Refused,
+        more, the NameServers are asked for the new master, for up to `failover_timeout_s`. Raises Refused or
         NotReached."""
         core = self.core
         deadline = core.now() + core.options.failover_timeout_s
@@ -224,7 +224,7 @@ class Asking:
         return view
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic. TopicNotFound."""
+        """The route of a topic. Raises TopicNotFound."""
         found = await self.core.refresh(topic)
         for group in found.brokerDatas:
             self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
@@ -245,7 +245,7 @@ class Asking:
 
 
 def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] = ()) -> Response:
-    """Return the answer if its code is 0 or in `accept`. Refused, NotReached."""
+    """Return the answer if its code is 0 or in `accept`. Raises Refused or NotReached."""
     if outcome_unknown(answer):
         raise NotReached(f"{what}: {address}: {answer.remark}: it may be carried out, now or later")
     if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
@@ -265,7 +265,7 @@ def passing_over(*codes: int) -> Iterator[None]:
 
 
 def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
-    """Decode a body. BrokerRefused when it cannot be read."""
+    """Decode a body. Raises BrokerRefused if it cannot be read."""
     try:
         return decode(data)
     except BadBody as error:
@@ -273,8 +273,8 @@ def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def read_body(what: str, type_: type[T], data: bytes) -> T:
-    """Decode a typed body, which may have nulls in place of missing values. BrokerRefused when it cannot be
-    read."""
+    """Decode a typed body, which may have nulls in place of missing values. Raises BrokerRefused if it cannot
+    be read."""
     return read(what, lambda body: decode_plain(body, type_, what), data)
 
 

@@ -18,7 +18,7 @@ from dledger.remoting.operator_headers import ViewBrokerStatsHeader
 
 
 class Brokers:
-    """Operations on brokers. ClientError when a server refuses or does not answer."""
+    """Operations on brokers. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -56,8 +56,8 @@ class Brokers:
         await self._asking.broker(address, RequestCode.UPDATE_BROKER_CONFIG, None, settings_body(properties))
 
     async def stats(self, address: str, name: str, key: str) -> BrokerStatsData:
-        """One statistic of a broker (315), for example TOPIC_PUT_NUMS of a topic. Refused with code 1 when
-        nothing was counted."""
+        """One statistic of a broker (315), for example TOPIC_PUT_NUMS of a topic. Raises Refused with code 1
+        when nothing was counted."""
         header = ViewBrokerStatsHeader(name, key)
         answer = await self._asking.broker(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return read_body("statistic", BrokerStatsData, answer.body)

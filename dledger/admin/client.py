@@ -37,8 +37,8 @@ class AsyncAdminClient(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        """`namesrv`: addresses separated by `;`, by default those in NAMESRV_ADDR. ClientError when there are
-        none."""
+        """`namesrv`: addresses separated by `;`, by default those in NAMESRV_ADDR. Raises ClientError if
+        there are none."""
         options = replace(options_of(ClientOptions, client, "client"), redirect=False, namespace="")
         super().__init__(ClientCore(env, namesrv, options), "admin")
         asking = Asking(self._core)

@@ -34,7 +34,7 @@ from dledger.remoting.pop_bodies import RequestModeBody
 
 
 class Groups:
-    """Operations on consumer groups. ClientError when a server refuses or does not answer."""
+    """Operations on consumer groups. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -88,7 +88,7 @@ class Groups:
 
     async def connections(self, group: str, address: str | None = None) -> ConsumerConnections:
         """The consumers of a group (203), according to the broker at `address`, or to one that has the group.
-        Refused with code 206 when there are none."""
+        Raises Refused with code 206 when there are none."""
         where = address or await self._one_of(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         answer = await self._asking.leader(where, code, ConsumerGroupHeader(group))

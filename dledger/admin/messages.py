@@ -144,7 +144,7 @@ class Pulled:
 
 
 class Messages:
-    """Operations on messages. ClientError when a server refuses or does not answer."""
+    """Operations on messages. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking, groups: Groups, offsets: Offsets) -> None:
         self._asking = asking
@@ -153,8 +153,8 @@ class Messages:
 
     async def at_id(self, topic: str, offset_message_id: str) -> StoredMessage:
         """Find the message with an offset message id, which contains its place (33). The broker that stored
-        it is asked, or when that one is gone, those that have the topic. BrokerRefused when there is no such
-        message."""
+        it is asked, or when that one is gone, those that have the topic. Raises BrokerRefused if there is no
+        such message."""
         try:
             place = decode_message_id(offset_message_id)
         except ValueError as error:
@@ -179,8 +179,8 @@ class Messages:
         raise failure
 
     async def by_id(self, topic: str, message_id: str) -> StoredMessage:
-        """Find the message with this offset message id, or with this unique id. BrokerRefused when there is
-        none. The id of an imported message names the broker that it was imported from: when no broker has
+        """Find the message with this offset message id, or with this unique id. Raises BrokerRefused if there
+        is none. The id of an imported message names the broker that it was imported from: when no broker has
         that address, all brokers are asked."""
         try:
             host: str | None = host_text(decode_message_id(message_id).host)

@@ -26,7 +26,7 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class NameServers:
-    """Operations on NameServers. ClientError when one refuses or does not answer."""
+    """Operations on NameServers. Raises ClientError if one refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking

@@ -56,7 +56,7 @@ class OffsetChange:
 
 
 class Offsets:
-    """Operations on offsets. ClientError when a server refuses or does not answer."""
+    """Operations on offsets. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -113,7 +113,8 @@ class Offsets:
         return read("offsets", decode_consume_stats, answer.body)
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Offsets of a group at all brokers that have it. BrokerRefused with code 206 when it has none."""
+        """Offsets of a group at all brokers that have it. Raises BrokerRefused with code 206 when it has
+        none."""
         found = ConsumeStats({}, 0.0)
         for _, address in await self._asking.places_of_group(group, topic):
             one = await self.stats_at(address, group, topic)
@@ -196,14 +197,14 @@ class Offsets:
         await self._asking.leader(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
-        """Broker names of a topic, each with the address to ask. TopicNotFound."""
+        """Broker names of a topic, each with the address to ask. Raises TopicNotFound."""
         found = dict(masters_of(await self._asking.route(topic)))
         if not found:
             raise TopicNotFound(f"no broker of the topic {topic} is registered")
         return found
 
     async def address_of(self, topic: str, broker_name: str) -> str:
-        """The address to ask one broker of a topic. ClientError when it does not have the topic."""
+        """The address to ask one broker of a topic. Raises ClientError if it does not have the topic."""
         for group in (await self._asking.route(topic)).brokerDatas:
             address = master_of(group)
             if group.brokerName == broker_name and address is not None:

@@ -28,7 +28,7 @@ from dledger.remoting.registration import (
 
 
 class Topics:
-    """Operations on topics. ClientError when a server refuses or does not answer."""
+    """Operations on topics. Raises ClientError if a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -38,7 +38,7 @@ class Topics:
         return await self._asking.topics()
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic (105). TopicNotFound."""
+        """The route of a topic (105). Raises TopicNotFound."""
         return await self._asking.route(topic)
 
     async def clusters(self, topic: str) -> list[str]:

@@ -13,7 +13,7 @@ from dledger.remoting.errors import RemotingError
 ANSWER_TIMEOUT_S = 0.5
 """Time-out of each probe, in seconds."""
 ENOUGH = 9
-"""Bytes of an answer that suffice to recognise the protocol."""
+"""How many bytes of an answer are enough to recognise the protocol."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 PEER_HELLO = b"\x00\x00\x00\x0d\x00\x0b\x92\x00\x81\xa6client\xc3"
@@ -45,14 +45,18 @@ def _is_http(answer: bytes) -> str | None:
 
 
 def _is_peer(answer: bytes) -> str | None:
-    """Whether this is a hello or an error of the peer protocol: `u32 rest | u16 header | [number, ...]`."""
+    """Describe the port if the answer begins with a hello or an error message of the peer protocol, else
+    None.
+
+    A frame of that protocol is `u32 rest | u16 header | [number, ...]`.
+    """
     head = answer[6:8]
     known = len(answer) > 8 and answer[:2] == b"\x00\x00" and head in (b"\x92\x00", b"\x92\x3f")
     return "the port that the brokers of a group use among themselves (dLegerPeers)" if known else None
 
 
 async def _ask(address: str, question: bytes) -> bytes:
-    """Send some bytes and return the first bytes of the answer, `b""` without an answer."""
+    """Send some bytes and return the first bytes of the answer; `b""` if there is no answer."""
     loop = asyncio.get_running_loop()
     host, port = split_address(address)
     try:

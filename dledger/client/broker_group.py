@@ -14,7 +14,8 @@ class BrokerGroup:
     """Addresses of the brokers with one name, and which of them is believed to be the leader.
 
     NameServers learn of a leader change late. So what a broker itself said (a hint, an accepted message)
-    counts more than their answer, until their answer *changes*: then the leader has registered anew.
+    counts more than their answer, until their answer *changes*, because a change means that the new leader
+    has registered.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +50,8 @@ class BrokerGroup:
             self.leader = None
 
     def candidates(self, last: str | None = None) -> list[str]:
-        """Addresses to look for the leader at, the likeliest first, `last` (just failed) at the end."""
+        """Addresses at which the leader may be, the likeliest first. `last`, the address that has just
+        failed, comes at the end."""
         ordered = [self.leader, *self.addresses.values()]
         found = [address for address in dict.fromkeys(ordered) if address is not None and address != last]
         if last is not None:
@@ -57,7 +59,7 @@ class BrokerGroup:
         return found
 
     def address_of(self, broker_id: int) -> str | None:
-        """Address to read from: that of the broker with this id, otherwise the leader's."""
+        """Address of the broker to read from. It is the leader's address if no broker has this id."""
         if broker_id != LEADER_ID and broker_id in self.addresses:
             return self.addresses[broker_id]
         return self.leader or self.registered_leader

@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 class UnreadableBody(ClientError):
-    """A body that does not fit the type of its codec; the text says where. The application may return the
-    message or set it aside: reading it again does not help."""
+    """A body that does not fit the type of its codec. The error text says where. Reading the body again does
+    not help, so the application should return the message or set it aside."""
 
 
 class BodyFormat(Protocol):
-    """A format of bodies, which `Codec` accepts instead of "json" or "msgpack"."""
+    """A format of bodies, which an application can pass to `Codec` instead of "json" or "msgpack"."""
 
     def encode(self, value: Any) -> bytes:
-        """Encode a value; TypeError or ValueError when it cannot be written."""
+        """Encode a value; raises TypeError or ValueError if it cannot be written."""
 
     def decode(self, body: bytes, kind: Any) -> Any:
-        """Decode a value of this type; ValueError when the body holds something else."""
+        """Decode a value of this type; raises ValueError if the body holds something else."""
 
 
 class _Json:
@@ -73,7 +73,8 @@ class Codec(Generic[T]):
         self._format = body_format
 
     def encode(self, value: T) -> bytes:
-        """Encode a value as a body. InvalidMessage when it cannot be written, or could not be read again."""
+        """Encode a value as a body. Raises InvalidMessage if it cannot be written, or could not be read
+        again."""
         try:
             body = self._format.encode(value)
             self._format.decode(body, self.kind)
@@ -82,7 +83,7 @@ class Codec(Generic[T]):
         return body
 
     def decode(self, body: bytes) -> T:
-        """Decode the value of a body. UnreadableBody when it does not fit the type."""
+        """Decode the value of a body. Raises UnreadableBody if it does not fit the type."""
         try:
             value: T = self._format.decode(body, self.kind)
         except ValueError as error:
@@ -97,11 +98,12 @@ class Codec(Generic[T]):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Message:
-        """Make a message whose body is this value. InvalidMessage as for `encode`."""
+        """Make a message whose body is this value. Raises InvalidMessage as `encode` does."""
         return Message(topic, self.encode(value), tags, keys, properties)
 
     def read(self, message: ReceivedMessage) -> T:
-        """Decode the value of a message. The UnreadableBody of a bad one names the message."""
+        """Decode the value of a message. Raises UnreadableBody, which names the message, if the body does not
+        fit the type."""
         try:
             return self.decode(message.body)
         except UnreadableBody as error:

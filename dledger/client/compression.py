@@ -1,6 +1,6 @@
-"""Compressed message bodies: zlib, LZ4 or ZSTD, as bits of sysFlag say.
+"""Compressed message bodies: zlib, LZ4 or ZSTD, as the bits of sysFlag say.
 
-ZSTD needs the package `zstandard` (extra `zstd`), which is looked for when it is needed.
+ZSTD needs the package `zstandard` (extra `zstd`), which is imported only when a body needs it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class CorruptBody(Exception):
 
 
 class NotInstalled(Exception):
-    """A library that this data needs is not installed. The data is not damaged, so nothing may be skipped."""
+    """A library that this data needs is not installed. The data is not damaged, so the reader must not skip
+    it."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> tuple[bytes, int]:
@@ -58,7 +59,8 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> tuple
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """Decompress a body. CorruptBody; NotInstalled for ZSTD without its library."""
+    """Decompress a body. Raises CorruptBody if it is damaged, and NotInstalled if it is a ZSTD body and the
+    library for ZSTD is missing."""
     kind = sys_flag & COMPRESSION_TYPE_MASK
     try:
         if kind in (0, COMPRESSION_ZLIB):
@@ -81,7 +83,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 
 def zstd() -> Any:
-    """The library for ZSTD; NotInstalled says how to get it."""
+    """Return the library for ZSTD. Raises NotInstalled, whose text says how to install it."""
     try:
         return import_module("zstandard")
     except ImportError as error:

@@ -200,8 +200,8 @@ class ClientCore:
                 await close_meanwhile(self.env.workers)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task that ends with this client at the latest. ClientClosed when the client is closed or not
-        open."""
+        """Run a task that ends with this client at the latest. Raises ClientClosed if the client is closed or
+        not open."""
         if self._tasks is None or self._closed:
             coroutine.close()
             raise ClientClosed(NOT_OPEN)
@@ -221,7 +221,7 @@ class ClientCore:
         return FORKS.count != self._forks
 
     def check_open(self) -> None:
-        """ClientClosed unless the client is started, not closed, and in the process that opened it.
+        """Raise ClientClosed unless the client is started, not closed, and in the process that opened it.
         ClientError in another event loop than the one in which it was opened."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
@@ -230,8 +230,8 @@ class ClientCore:
         self.check_loop()
 
     def check_loop(self) -> None:
-        """ClientError in another event loop than the one in which this client was opened, ClientClosed in a
-        fork of the process."""
+        """Raise ClientError in another event loop than the one in which this client was opened, ClientClosed
+        in a fork of the process."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if self._loop is not None and _get_running_loop() not in (self._loop, None):
@@ -249,18 +249,19 @@ class ClientCore:
     # --- routes ---------------------------------------------------------------------------------------
 
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
-        """Ask the current NameServer, and then the others until one answers. NoNameServer when none does."""
+        """Ask the current NameServer, and then the others until one answers. Raises NoNameServer if none
+        does."""
         self.check_open()
         return await self.name_servers.ask(code, header)
 
     async def ask_namesrvs(self, code: int, header: Fields, size: Size) -> list[Response]:
-        """Ask all NameServers and return the answers (`NameServers.ask_all`). NoNameServer when none
+        """Ask all NameServers and return the answers (`NameServers.ask_all`). Raises NoNameServer if none
         answers."""
         self.check_open()
         return await self.name_servers.ask_all(code, header, size)
 
     async def refresh(self, topic: str, *, compare: bool = False) -> TopicRoute:
-        """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused.
+        """Ask for a topic's route now. Raises TopicNotFound, NoNameServer or BrokerRefused.
 
         For a known topic one NameServer is asked. All of them are asked for a new topic, when the one knows
         fewer broker groups than before, and when `compare` is set. Their answers are merged, because a
@@ -306,7 +307,7 @@ class ClientCore:
             self.log.debug("route not refreshed", topic=topic, error=error)
 
     async def cluster(self) -> dict[str, BrokerData]:
-        """All broker groups that any NameServer knows, by name. NoNameServer, BrokerRefused."""
+        """All broker groups that any NameServer knows, by name. Raises NoNameServer or BrokerRefused."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         answers = successful(await self.ask_namesrvs(code, None, groups_in_cluster))
         try:
@@ -402,7 +403,8 @@ class ClientCore:
         grace_s: float = 0.0,
     ) -> Response | None:
         """Send a request that the broker holds until it has something to answer. Returns None when another
-        broker becomes the leader meanwhile and no answer came within `grace_s` after that. RemotingError."""
+        broker becomes the leader meanwhile and no answer came within `grace_s` after that. Raises
+        RemotingError."""
         waiting: _Waiting = asyncio.get_running_loop().create_future()
         self._polls[waiting] = group, address, grace_s
         self.remoting.invoke_nowait(address, code, header, b"", timeout_s, partial(_end, waiting))

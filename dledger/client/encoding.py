@@ -59,7 +59,8 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def properties_text(message: Message, unique_id: str) -> str:
-    """Encode the properties of a message with its unique id. InvalidMessage when they cannot be encoded."""
+    """Encode the properties of a message with its unique id. Raises InvalidMessage if they cannot be
+    encoded."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
     flag = message.flag
     if type(flag) is not int or flag:
@@ -98,7 +99,8 @@ def properties_text(message: Message, unique_id: str) -> str:
 
 
 def _waiting(message: Message) -> dict[str, str]:
-    """The property with the delay or delivery time of a message; empty when it has none. InvalidMessage."""
+    """The property with the delay or delivery time of a message; empty when it has none. Raises
+    InvalidMessage."""
     level, delay, deliver_at = message.delay_level, message.delay, message.deliver_at
     if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("give only one of delay_level, delay and deliver_at")
@@ -117,8 +119,8 @@ def _waiting(message: Message) -> dict[str, str]:
 
 def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
     """Return the body as it was sent, and the flags without those of its compression. A body that cannot be
-    decompressed is returned unchanged with its flags, so the application can see that. LibraryMissing when
-    the body is intact but the library for it is not installed."""
+    decompressed is returned unchanged with its flags, so the application can see that. Raises LibraryMissing
+    if the body is intact but the library for it is not installed."""
     if sys_flag & records.COMPRESSED:
         try:
             plain = decompress(body, sys_flag)
@@ -174,7 +176,7 @@ class SendHeader:
 
 def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
     """Decode the messages in the body of an answer, which holds one record after the other, as `received`
-    does. CorruptRecord, LibraryMissing."""
+    does. Raises CorruptRecord or LibraryMissing."""
     messages: list[ReceivedMessage] = []
     at, end = 0, len(data)
     while at < end:

@@ -85,7 +85,7 @@ class AsyncClient:
     # --- as two calls ---------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Open the client without a block; `close` must follow. ClientError when it cannot be opened."""
+        """Open the client without a block; `close` must follow. Raises ClientError if it cannot be opened."""
         if self._hosting is not None or self._state is not _State.NEW:
             return await self.__aenter__()  # says why not
         loop = asyncio.get_running_loop()

@@ -51,8 +51,8 @@ class BlockingClient(Generic[C]):
         raise NotImplementedError
 
     def start(self) -> Self:
-        """Start the client, as `with` does. A closed client may be started again. ClientError when it cannot
-        start."""
+        """Start the client, as `with` does. A closed client may be started again. Raises ClientError if it
+        cannot start."""
         if self._forks != FORKS.count:  # who started it in the parent goes on there
             self._forks, self._starting = FORKS.count, one_at_a_time()
         self._stopped()
@@ -60,8 +60,8 @@ class BlockingClient(Generic[C]):
             return self._start()
 
     def _stopped(self) -> LoopThread | None:
-        """The thread of the previous start if it still has to be closed, otherwise None. ClientError when the
-        client must not be started now."""
+        """The thread of the previous start if it still has to be closed, otherwise None. Raises ClientError
+        if the client must not be started now."""
         thread = self._thread
         if thread is None or thread.forked:
             return None
@@ -180,8 +180,8 @@ class BlockingClient(Generic[C]):
         return self._wait(thread, run())
 
     def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result. ClientClosed when another thread closes the
-        client meanwhile."""
+        """Run a coroutine on the loop and wait for its result. Raises ClientClosed if another thread closes
+        the client meanwhile."""
         with ending_is_client_closed():
             return thread.run(coroutine)
 

@@ -68,7 +68,7 @@ class Message:
     """A message to send.
 
     `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag to filter by, `keys` one key or
-    several to find the message by; InvalidMessage when they have another type. `properties` are the
+    several to find the message by; raises InvalidMessage if they have another type. `properties` are the
     application's own; RocketMQ's names (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields. `flag` is
     a number that the system does not interpret.
 
@@ -180,13 +180,13 @@ def comes_later(message: Message) -> bool:
 
 
 def check_topic(topic: str) -> None:
-    """InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
+    """Raise InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
     longer = isinstance(topic, str) and topic.startswith("%")
     _check_name("topic", topic, MAX_TOPIC_OF_GROUP_LENGTH if longer else MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> None:
-    """InvalidMessage unless it is a legal name of a group."""
+    """Raise InvalidMessage unless it is a legal name of a group."""
     _check_name("group", group, MAX_GROUP_LENGTH)
 
 
@@ -207,13 +207,13 @@ def _check_name(kind: str, name: str, longest: int) -> None:
 
 
 def check_flag(flag: object) -> None:
-    """InvalidMessage unless it is a whole number of 32 bits."""
+    """Raise InvalidMessage unless it is a whole number of 32 bits."""
     if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
         raise InvalidMessage(f"flag={flag!r}: give a whole number of 32 bits")
 
 
 def check_ordering_key(key: object) -> None:
-    """InvalidMessage unless it is None or text that can be encoded."""
+    """Raise InvalidMessage unless it is None or text that can be encoded."""
     if key is None:
         return
     if not isinstance(key, str):
@@ -225,7 +225,7 @@ def check_ordering_key(key: object) -> None:
 
 
 def check_body(body: bytes, max_size: int) -> None:
-    """InvalidMessage unless the body is non-empty bytes within the limit."""
+    """Raise InvalidMessage unless the body is non-empty bytes within the limit."""
     if type(body) is not bytes:
         raise InvalidMessage(f"the body is {type(body).__name__}: give bytes, for example text.encode()")
     if not body:
@@ -243,7 +243,7 @@ def _as_bytes(body: object) -> bytes:
 
 
 def check_tags(tags: object) -> None:
-    """InvalidMessage unless it is one tag."""
+    """Raise InvalidMessage unless it is one tag."""
     if not isinstance(tags, str):
         raise InvalidMessage(
             f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text "
@@ -252,8 +252,9 @@ def check_tags(tags: object) -> None:
 
 
 def check_new_tags(tags: object) -> None:
-    """InvalidMessage unless it is one tag that a subscription can name: no `||` and no blanks around it, and
-    not `*`. This is not checked in a copy of an existing message: its `tags` are set after it was made."""
+    """Raise InvalidMessage unless it is one tag that a subscription can name: no `||` and no blanks around
+    it, and not `*`. This is not checked in a copy of an existing message: its `tags` are set after it was
+    made."""
     check_tags(tags)
     assert isinstance(tags, str)
     if tags.isalnum():
@@ -268,8 +269,8 @@ def check_new_tags(tags: object) -> None:
 def joined_keys(keys: object) -> str:
     """Join keys into the text that is sent: one text, or several that are separated by blanks.
 
-    InvalidMessage unless they are texts. A key of a list must not be empty or contain blanks: it would be
-    stored as several keys, and a query for it would find nothing.
+    Raises InvalidMessage unless they are texts. A key of a list must not be empty or contain blanks: it would
+    be stored as several keys, and a query for it would find nothing.
     """
     if isinstance(keys, str):
         return keys
@@ -288,7 +289,8 @@ def joined_keys(keys: object) -> str:
 
 
 def batch_of(messages: object) -> list[Message]:
-    """The messages of a batch, which may be given as any iterable; InvalidMessage for anything else."""
+    """The messages of a batch, which may be given as any iterable; raises InvalidMessage for anything
+    else."""
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         raise InvalidMessage(f"send_batch({type(messages).__name__}): give a list of Messages")
     return list(messages)

@@ -31,7 +31,8 @@ class MessageQueries:
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
     ) -> list[ReceivedMessage]:
         """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
-        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). Raises
+        ClientError."""
         if not 1 <= most <= MAX_MESSAGES:
             raise ClientError(f"most={most}: give 1 to {MAX_MESSAGES}")
         now_ms = self._core.env.wall.now_ms()
@@ -41,7 +42,7 @@ class MessageQueries:
 
     async def by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
         """Find the message with this unique key (the `message_id` of send results), None when there is none.
-        If it was stored more than once, the newest copy is returned. ClientError."""
+        If it was stored more than once, the newest copy is returned. Raises ClientError."""
         found = await self._ask(QueryMessageHeader(topic, unique_key, MAX_MESSAGES, 0, NEVER_MS, True))
         return found[-1] if found else None
 

@@ -77,7 +77,8 @@ class NameServers:
         self._hints: dict[str, str | None] = {}
 
     async def ask(self, code: int, header: Fields) -> Response:
-        """Ask the current NameServer, and then the others until one answers. NoNameServer when none does."""
+        """Ask the current NameServer, and then the others until one answers. Raises NoNameServer if none
+        does."""
         if not self.addresses:
             await self._first_addresses()
         failures: dict[str, RemotingError] = {}
@@ -93,8 +94,8 @@ class NameServers:
         raise NoNameServer(await self._why_none(failures))
 
     async def ask_all(self, code: int, header: Fields, size: Size) -> list[Response]:
-        """Ask all NameServers; returns the answers, that of the current one first. NoNameServer when none
-        answers.
+        """Ask all NameServers; returns the answers, that of the current one first. Raises NoNameServer if
+        none answers.
 
         As long as all answers are empty, every NameServer has the full time-out. After that the others have
         `FURTHER_S`. The one with the largest answer becomes the current one.
@@ -137,7 +138,7 @@ class NameServers:
         return [answers[address] for address in found]
 
     async def _ask_at(self, address: str, code: int, header: Fields) -> Response:
-        """Ask one NameServer. RemotingError, also when something other than a NameServer answers."""
+        """Ask one NameServer. Raises RemotingError, also if something other than a NameServer answers."""
         try:
             answer = await self._remoting.invoke(address, code, header, timeout_s=self._timeout_s)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._hint(address):
@@ -150,7 +151,7 @@ class NameServers:
         return answer
 
     async def _first_addresses(self) -> None:
-        """Ask the address server now; NoNameServer when it returns nothing. Concurrent callers share one
+        """Ask the address server now; raises NoNameServer if it returns nothing. Concurrent callers share one
         request."""
         async with self._asking:
             if self.addresses:
@@ -215,7 +216,7 @@ def _left(tasks: dict[str, asyncio.Task[None]]) -> list[asyncio.Task[None]]:
 
 
 def successful(answers: Sequence[Response]) -> list[Response]:
-    """Return the answers that are successful. BrokerRefused when none is."""
+    """Return the answers that are successful. Raises BrokerRefused if none is."""
     good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
     if not good:
         first = answers[0]

@@ -99,7 +99,7 @@ class ClientOptions:
 
 
 def check_group_of(group: str, client: ClientOptions | None) -> None:
-    """InvalidMessage unless it is a legal name of a group, also with the namespace of these options."""
+    """Raise InvalidMessage unless it is a legal name of a group, also with the namespace of these options."""
     check_group(group)
     if client is not None:
         check_group(with_namespace(group, options_of(ClientOptions, client, "client").namespace))
@@ -132,8 +132,8 @@ def namesrv_addresses(
 
 
 def check_wait(timeout_s: object, max_messages: object = 1) -> None:
-    """ClientError unless `timeout_s` is a time in seconds (0 or more) and `max_messages` a whole number from
-    1."""
+    """Raise ClientError unless `timeout_s` is a time in seconds (0 or more) and `max_messages` a whole number
+    from 1."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise ClientError(f"timeout_s={timeout_s!r}: give seconds, 0 or more")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
@@ -141,8 +141,8 @@ def check_wait(timeout_s: object, max_messages: object = 1) -> None:
 
 
 def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> OptionsT:
-    """Return the options that a client was given, the defaults for None. ClientError when they are of another
-    class."""
+    """Return the options that a client was given, the defaults for None. Raises ClientError if they are of
+    another class."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -151,8 +151,8 @@ def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> Optio
 
 
 def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
-    """Return a member of an enumeration, given as such or by its name in any case. ClientError for anything
-    else."""
+    """Return a member of an enumeration, given as such or by its name in any case. Raises ClientError for
+    anything else."""
     if isinstance(given, kind):
         return given
     found = kind.__members__.get(given.upper()) if isinstance(given, str) else None
@@ -163,7 +163,7 @@ def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
 
 
 def _check_instance_name(name: object) -> None:
-    """ClientError unless it can be part of a file name: broadcasting consumers use it so."""
+    """Raise ClientError unless it can be part of a file name: broadcasting consumers use it so."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -181,7 +181,7 @@ def _check_instance_name(name: object) -> None:
 
 
 def check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
-    """ClientError unless every limit is a positive number."""
+    """Raise ClientError unless every limit is a positive number."""
     for each in fields(options):
         value = getattr(options, each.name)
         if each.type not in ("int", "float"):
@@ -194,7 +194,7 @@ def check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
 
 
 def check_asked(options: Any, *names: str) -> None:
-    """ClientError when one of these times is longer than may be sent to a broker (`MAX_ASKED_S`)."""
+    """Raise ClientError if one of these times is longer than may be sent to a broker (`MAX_ASKED_S`)."""
     for name in names:
         value = getattr(options, name)
         if value > MAX_ASKED_S:

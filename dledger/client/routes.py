@@ -27,7 +27,8 @@ B = TypeVar("B", bound=Body)
 
 
 def parse_route(body: bytes) -> TopicRoute:
-    """Decode an answer to 105 GET_ROUTEINFO_BY_TOPIC, sorted so that equal routes compare equal. BadBody."""
+    """Decode an answer to 105 GET_ROUTEINFO_BY_TOPIC, sorted so that equal routes compare equal. Raises
+    BadBody."""
     route = decode_body(body, TopicRoute, "route")
     route.queueDatas.sort(key=lambda data: data.brokerName)
     route.brokerDatas.sort(key=lambda data: data.brokerName)

@@ -46,7 +46,7 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
     deleted. Returns when the brokers have deleted it and reported that to the NameServers.
 
     An attempt without an answer is repeated. Should a broker receive the lost one only after the topic was
-    created again, the new topic stays, because the request names which life of the topic is meant.
+    created again, the new topic stays, because the request names which life of the topic is meant. Raises
     InvalidMessage for a bad name, BrokerRefused, NoBroker, OutcomeUnknown.
     """
     check_topic(topic)

@@ -2,6 +2,6 @@
 
 * `ranges`   reads ranges of queues, in order
 * `range_puller`   the same for programs without an event loop
-* `replicas`   scans the stores of live brokers, which do the scanning
+* `replicas`   asks running brokers to scan their own stores, and fetches the results
 * `group_state`   asks the leader of a broker group for its replicated state
 """

@@ -1,8 +1,10 @@
-"""Asks the leader of a broker group for its state: topics, consumer groups, their offsets, queue ends.
+"""Asks the leader of a broker group for its state: its topics, its consumer groups with their offsets, and
+the ends of its queues.
 
-The whole state comes from one broker, which was the leader before and after. It is not of one moment: topics
-and groups are asked for first, then queue by queue. Our brokers do not list the offsets of consumer groups
-(request 43 is unknown to them), so each group is asked for in each queue.
+The whole state comes from one broker, which was the leader before and after the reading. It is not a snapshot
+of one moment, because the module asks for the topics and groups first, and then for the offsets queue by
+queue. Our brokers do not know request 43 GET_ALL_CONSUMER_OFFSET. So the module asks for the offset of each
+group in each queue.
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ from dledger.runtime.loops import LoopThread
 T = TypeVar("T")
 
 _NODE = "dLegerSelfId="
-"""The property of a broker that holds its node id."""
+"""Prefix of the line with the node id in the properties of a broker."""
 
 
 @dataclass
 class GroupState:
-    """The state of a broker group. `address` is that of the broker that answered, `node` is its id, empty
-    when it does not report one.
+    """The state of a broker group. `address` is the address of the broker that answered, and `node` is that
+    broker's node id (empty if the broker does not report one).
 
-    `ends`: (topic, queue id) -> offset of the next message, for queues that ever had one. `offsets`: consumer
-    group -> (topic, queue id) -> its committed offset.
+    `ends` maps (topic, queue id) to the offset of the next message, for queues that ever had a message.
+    `offsets` maps a consumer group to a dict from (topic, queue id) to the group's committed offset.
     """
 
     group: str
@@ -57,8 +59,8 @@ class GroupState:
 
 
 def group_state(namesrv: str | Sequence[str], group: str, timeout_s: float) -> GroupState:
-    """Read the state of one broker group. Blocking. NoNameServer, NoBroker when no leader is found within
-    `timeout_s`, BrokerRefused, ClientError for an unknown group."""
+    """Read the state of one broker group, blocking. Raises NoBroker if no leader is found within `timeout_s`,
+    ClientError for an unknown group, NoNameServer or BrokerRefused."""
     thread = LoopThread(f"state of {group}")
     try:
         return thread.run(_state(namesrv, group, ClientOptions(failover_timeout_s=timeout_s)))
@@ -72,8 +74,8 @@ async def _state(namesrv: str | Sequence[str], group: str, options: ClientOption
 
 
 async def ask_state(core: ClientCore, name: str) -> GroupState:
-    """Read the state of one broker group, as a coroutine. Starts again at the new leader when the leader
-    changes."""
+    """Read the state of one broker group, as a coroutine. If the leader changes during the reading, the
+    reading starts again at the new leader."""
     known = await core.cluster()
     if name not in known:
         raise ClientError(
@@ -114,7 +116,7 @@ class _Asking:
         self._address = address
 
     async def all(self) -> GroupState:
-        """Read the whole state. _Moved, BrokerRefused."""
+        """Read the whole state. Raises _Moved or BrokerRefused."""
         await self._check_leads()
         found = GroupState(self._group, self._address, await self._node())
         found.topics = await self._topics()
@@ -134,7 +136,8 @@ class _Asking:
         return found
 
     async def _check_leads(self) -> None:
-        """Send a request that only the leader answers; the content of the answer does not matter."""
+        """Raise _Moved if the broker is not the leader, or does not answer. For this it sends a request that
+        only a leader answers, and ignores the content of the answer."""
         await self._answer(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(self._group, 0))
 
     async def _node(self) -> str:
@@ -161,8 +164,8 @@ class _Asking:
         return self._whole(table.subscriptionGroupTable, answer, "totalGroupNum")
 
     def _whole(self, table: dict[str, T], answer: Response, counted: str) -> dict[str, T]:
-        """Return the table. BrokerRefused when it is only a part: newer brokers return large tables in
-        parts."""
+        """Return the table of an answer. `counted` is the header field with the total number of entries.
+        Raises BrokerRefused if the table has fewer, because newer brokers return large tables in parts."""
         total = answer.ext.get(counted, "")
         if total.isdecimal() and int(total) > len(table):
             raise BrokerRefused(f"{self._address}: {counted} is {total}, but {len(table)} were received")
@@ -205,7 +208,7 @@ class _Asking:
 
 
 async def _each(places: Iterable[T], ask: Callable[[T], Awaitable[int | None]]) -> list[tuple[T, int]]:
-    """Ask for each place; returns the answers that are not None."""
+    """Call `ask` for each place; returns the pairs (place, answer), without the answers that are None."""
     found: list[tuple[T, int]] = []
     waiting: Iterator[T] = iter(places)
     while some := list(islice(waiting, CONCURRENT_ASKS)):

@@ -14,11 +14,13 @@ from dledger.client.message import (
 )
 
 PULLED_AHEAD = 8
-"""Queues that a `RangePuller` pulls from at once, and most answers that wait for the application."""
+"""How many queues a `RangePuller` pulls from at once. It is also the largest number of answers that wait for
+the application."""
 
 
 class RangePuller(BlockingClient[RangeReader]):
-    """Lists queues and pulls ranges of them, without using any group's offsets; see client.ranges.
+    """Lists queues and pulls ranges of them, without using any group's offsets; see
+    `dledger.client.bulk.ranges`.
 
     >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
     ...     bounds = puller.bounds(puller.queues("orders"))
@@ -36,8 +38,8 @@ class RangePuller(BlockingClient[RangeReader]):
     def pull(
         self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
     ) -> Iterator[tuple[MessageQueue, bytes]]:
-        """Pull the records of messages [start, end) of all ranges at the same time; each range comes in
-        order."""
+        """Pull the records of all ranges at the same time; a range is (queue, start, end), without `end`.
+        Yields (queue, records); the records of each range come in order."""
         inner, thread = self._open()
         arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
         pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
@@ -53,16 +55,16 @@ class RangePuller(BlockingClient[RangeReader]):
     # Generated from RangeReader by scripts/blocking_methods.py: change it there.
 
     def topics(self) -> list[str]:
-        """All topics that any NameServer knows, sorted. NoNameServer, BrokerRefused."""
+        """All topics that any NameServer knows, sorted. Raises NoNameServer or BrokerRefused."""
         return self._run(lambda inner: inner.topics())
 
     def system_topics(self) -> list[str]:
-        """Topics that brokers create for themselves, according to the NameServers; includes the names of
-        clusters and brokers."""
+        """Topics that brokers create for themselves, according to the NameServers; the list also contains the
+        names of clusters and brokers."""
         return self._run(lambda inner: inner.system_topics())
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic. TopicNotFound, NoNameServer."""
+        """The queues of a topic. Raises TopicNotFound or NoNameServer."""
         return self._run(lambda inner: inner.queues(topic))
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
@@ -84,9 +86,11 @@ class RangePuller(BlockingClient[RangeReader]):
         return self._run(lambda inner: inner.lives(queues))
 
     def keeps_order(self, group: str) -> bool:
-        """Whether store times never decrease in the queues of a broker group, which our log guarantees.
+        """Whether store times never decrease in the queues of a broker group. True for our brokers, whose log
+        guarantees this.
 
-        Other brokers use their own clock, which may be behind the last leader's. NoBroker, BrokerRefused.
+        Other brokers take store times from their own clock, which may be behind the clock of the leader
+        before them. Raises NoBroker or BrokerRefused.
         """
         return self._run(lambda inner: inner.keeps_order(group))
 

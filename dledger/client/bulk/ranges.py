@@ -1,5 +1,5 @@
-"""Reads ranges of queues from offset to offset, without a group's offsets: for jobs that track their own
-position.
+"""Reads ranges of queues from offset to offset, without a group's offsets: for jobs that keep track of their
+position themselves.
 
 Unlike a consumer it reports which messages exist (`bounds`), reads exactly what it is asked for, returns
 records undecoded, and raises an error when messages are gone instead of skipping them.
@@ -39,14 +39,16 @@ CONCURRENT_ASKS = 64
 _NOT_YET_PAUSE_S = 0.02
 _REMOVED = "MESSAGE_WAS_REMOVING"
 _OURS = "raftTerm"
-"""A runtime figure (28) that only our brokers report."""
+"""The name of a figure in the runtime info of brokers (request 28 GET_BROKER_RUNTIME_INFO). Only our brokers
+report it."""
 
 
 Ask = Callable[[MessageQueue], Awaitable[int]]
 
 
 class OffsetsGone(ClientError):
-    """The messages asked for are gone. `next_offset` is that of the oldest message that is still there."""
+    """The messages asked for are gone. `next_offset` is the offset of the oldest message that is still
+    stored."""
 
     def __init__(self, text: str, next_offset: int) -> None:
         super().__init__(text)
@@ -61,11 +63,12 @@ class RangeOptions:
     """Consumer group that the requests name, because brokers need one. Its offsets are neither read nor
     changed."""
     batch_size: int = 1024
-    """Most messages of one pull; brokers have their own limits."""
+    """Largest number of messages in one pull; brokers have limits of their own."""
     timeout_s: float = 30.0
     """How long one pull may look for a leader, or wait for messages that should be there."""
     skip_removed: bool = False
-    """Whether to skip messages that retention deleted. With False they raise OffsetsGone."""
+    """Whether to skip messages that retention deleted. If it is False, a pull raises OffsetsGone in this
+    case."""
 
 
 class RangeReader(AsyncClient):
@@ -78,16 +81,16 @@ class RangeReader(AsyncClient):
         self.offsets: QueueOffsets = QueueOffsets(self._core)
 
     async def topics(self) -> list[str]:
-        """All topics that any NameServer knows, sorted. NoNameServer, BrokerRefused."""
+        """All topics that any NameServer knows, sorted. Raises NoNameServer or BrokerRefused."""
         return await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
 
     async def system_topics(self) -> list[str]:
-        """Topics that brokers create for themselves, according to the NameServers; includes the names of
-        clusters and brokers."""
+        """Topics that brokers create for themselves, according to the NameServers; the list also contains the
+        names of clusters and brokers."""
         return await self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic. TopicNotFound, NoNameServer."""
+        """The queues of a topic. Raises TopicNotFound or NoNameServer."""
         return subscribe_queues(topic, await self._core.route(topic))
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
@@ -125,9 +128,11 @@ class RangeReader(AsyncClient):
         return {place: life for place, life in zip(known, answers, strict=True) if life is not None}
 
     async def keeps_order(self, group: str) -> bool:
-        """Whether store times never decrease in the queues of a broker group, which our log guarantees.
+        """Whether store times never decrease in the queues of a broker group. True for our brokers, whose log
+        guarantees this.
 
-        Other brokers use their own clock, which may be behind the last leader's. NoBroker, BrokerRefused.
+        Other brokers take store times from their own clock, which may be behind the clock of the leader
+        before them. Raises NoBroker or BrokerRefused.
         """
         found = self._core.group(group)
         answer = await self._core.invoke_leader(found, None, RequestCode.GET_BROKER_RUNTIME_INFO, None)
@@ -159,11 +164,11 @@ class RangeReader(AsyncClient):
     async def pull(
         self, queue: MessageQueue, start: int, end: int, expression: str = ALL
     ) -> AsyncIterator[bytes]:
-        """Pull the records of messages [start, end) with these tags. Each piece holds the records of one
-        answer, one after the other.
+        """Pull the records of the messages with offsets [start, end) and with these tags. Each yielded value
+        is the body of one answer, with its records one after the other.
 
-        The last piece may also hold messages after `end`. OffsetsGone when retention deleted some of them;
-        NoBroker, BrokerRefused.
+        The last body may also hold messages after `end`. Raises OffsetsGone if retention deleted some of the
+        messages, NoBroker or BrokerRefused.
         """
         core = self._core
         group = core.group(queue.broker_name)

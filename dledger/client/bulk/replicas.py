@@ -1,8 +1,8 @@
-"""The client's part of auditing live brokers: the members of a group, and the rows of scans that brokers do.
+"""The client's part of auditing running brokers: finds the brokers of a group, and fetches the rows of the
+scans that those brokers do themselves.
 
-This module does not interpret the rows: they are pages of bytes for the auditor. The requests are our own
-(`remoting.audit_headers`); other brokers answer that they do not know them. All calls block, and must not be
-made on an event loop's thread.
+This module does not interpret the rows: it passes them to the auditor as pages of bytes. Only our brokers
+know the requests (`remoting.audit_headers`). All calls block, and must not be made on an event loop's thread.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from dledger.runtime.loops import LoopThread
 
 
 class GroupAddresses(NamedTuple):
-    """A broker group as NameServers know it: the `addresses` of the brokers registered now, the leader's
-    first."""
+    """A broker group as NameServers know it. `addresses` are those of the brokers that are registered now,
+    the leader first."""
 
     cluster: str
     group: str
@@ -54,23 +54,26 @@ class AuditOptions:
     """Time-outs of an auditor. Times are in seconds."""
 
     answer_timeout_s: float = 15.0
-    """Time-out of one answer. A broker that is still working says so at least every 5 s."""
+    """Time-out of one answer. A broker that is still working reports that at least every 5 s."""
     attempts: int = 3
-    """Connections that are tried for one answer."""
+    """How many connections are tried, one after the other, to get one answer."""
     busy_pause_s: float = 0.5
-    """Pause before a broker is asked again that is busy with other audits."""
+    """Pause before a request to a broker that is busy with other audits is repeated."""
     busy_timeout_s: float = 120.0
     """How long to repeat a request to a busy broker. After that the call fails."""
     max_age_ms: int = 0
-    """Rows that a broker read for another client are accepted when they are not older than this."""
+    """Limit, in ms, of the age of rows that a broker read earlier for another client. Older rows are read
+    anew; 0 means always."""
 
 
 def find_groups(
     namesrv: str | Sequence[str], cluster: str | None = None, group: str | None = None
 ) -> list[GroupAddresses]:
-    """Find the broker groups of a cluster, or one of them, sorted by name.
+    """Return the broker groups of a cluster (all clusters if none is given), sorted by name. With `group`,
+    return only the group of this name.
 
-    NoNameServer; ClientError with a suggestion when the cluster or group does not exist.
+    Raises NoNameServer, or ClientError if the cluster or the group does not exist; the error text suggests a
+    similar name.
     """
     thread = LoopThread("find groups")
     env = production_env("audit")
@@ -107,8 +110,8 @@ def _near(word: str, known: list[str]) -> str:
 class ReplicaClient:
     """Asks one broker for rows of its replica. Use it inside its `with` block.
 
-    NoBroker when the broker does not answer, BrokerRefused when it refuses. Pages are requested while the
-    caller iterates.
+    Raises NoBroker if the broker does not answer, and BrokerRefused if it refuses. The methods that return an
+    iterator request the pages while the caller iterates.
     """
 
     def __init__(self, address: str, options: AuditOptions | None = None) -> None:
@@ -138,8 +141,8 @@ class ReplicaClient:
             self._thread = None
 
     def describe(self, version: int) -> tuple[str, list[bytes]]:
-        """Describe the replica. Returns the id of this description, which later calls need, and its rows.
-        `version` is that of our digests."""
+        """Ask the broker to describe its replica. Returns the id of this description, which later calls need,
+        and its rows. `version` is the version of the digests that this program can compare."""
         answer = self._first(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader(version))
         return self._state(answer)[0], list(self._pages(answer))
 
@@ -158,20 +161,21 @@ class ReplicaClient:
         return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
 
     def entries(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """Scan entries as `drill` does, but with whole headers, as columns."""
+        """Scan entries as `drill` does, but return their complete headers, as columns."""
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_ENTRIES, header, msgspec.json.encode(ranges)))
 
     def units(self, description: str, first: int, count: int) -> Iterator[bytes]:
-        """Units [first, first + count) of the index files."""
+        """Read the units [first, first + count) of the log's index files; a unit is the record of one
+        entry."""
         return self._pages(self._first(RequestCode.AUDIT_UNITS, AuditUnitsHeader(description, first, count)))
 
     def stamp(
         self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None
     ) -> Iterator[bytes]:
-        """Read data that distinguishes one segment, with the data derived from it, from another one.
-        `queues`: topic, queue id, first and last offset of its messages; None to look only at the segment's
-        file."""
+        """Read a fingerprint of one segment and of the data that is derived from it, to find out whether they
+        have been replaced. `queues` lists (topic, queue id, first offset, last offset) of its messages; None
+        looks only at the segment's file."""
         body = b"" if queues is None else msgspec.json.encode(queues)
         return self._pages(self._first(RequestCode.AUDIT_STAMP, AuditStampHeader(description, start), body))
 
@@ -218,7 +222,8 @@ class ReplicaClient:
             await asyncio.sleep(options.busy_pause_s)
 
     def _state(self, answer: Response) -> tuple[str, int]:
-        """The job's id, and its number of pages (0 while it is running)."""
+        """The id of the job that the broker runs for this request, and its number of pages (0 while it is
+        running)."""
         try:
             header = answer.header(AuditAnswerHeader)
         except BadHeader as error:

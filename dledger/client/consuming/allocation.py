@@ -1,8 +1,9 @@
 """Decides which queues of a topic belong to which consumer of a group (AllocateMessageQueueStrategy). Pure.
 
-Each consumer of a group computes the division for itself, so all need the same strategy and the same view.
-Queues and client ids are given sorted, as RocketMQ's clients sort them. With these strategies a group may mix
-our consumers with Java's: they give the same results (tests/client/consuming/allocations.jsonl has Java's).
+Each consumer of a group computes the division for itself, so all of them need the same strategy, and have to
+know the same queues and consumers. A strategy gets queues and client ids sorted, as RocketMQ's clients sort
+them. With these strategies a group may mix our consumers with Java's: the results are the same as Java's
+(tests/client/consuming/allocations.jsonl).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dledger.client.errors import ClientError
 from dledger.client.message import MessageQueue
 
 MAX_VIRTUAL_NODES = 1000
-"""Most virtual nodes of one client on the ring of AllocateMessageQueueConsistentHash."""
+"""Largest number of virtual nodes of one client on the ring of AllocateMessageQueueConsistentHash."""
 
 
 class AllocateStrategy(Protocol):
-    """Divides queues among consumers. A function with these parameters is a strategy, too. What it raises is
-    logged, and the consumer keeps its queues until the next attempt."""
+    """Divides queues among consumers. A function with these parameters is a strategy, too. If it raises an
+    exception, the exception is logged, and the consumer keeps its queues until the next attempt."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -39,8 +40,8 @@ class AllocateMessageQueueAveragely:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. Empty for a client that is not in the list, or for which no queue is
-        left."""
+        """See `AllocateStrategy`. Returns an empty list for a client that is not in `client_ids`, or for
+        which no queue is left."""
         if client_id not in client_ids:
             return []
         position = client_ids.index(client_id)
@@ -50,8 +51,8 @@ class AllocateMessageQueueAveragely:
 
 
 class AllocateMessageQueueAveragelyByCircle:
-    """Gives queues to consumers in turn: 8 queues for 3 consumers are q0 q3 q6, q1 q4 q7, q2 q5.
-    "AVG_BY_CIRCLE", for topics where one broker has more messages than another."""
+    """Gives queues to consumers in turn: 8 queues for 3 consumers are q0 q3 q6, q1 q4 q7, q2 q5. For topics
+    where one broker has more messages than another. "AVG_BY_CIRCLE"."""
 
     name = "AVG_BY_CIRCLE"
 
@@ -82,8 +83,10 @@ class AllocateMessageQueueByConfig:
 
 
 class AllocateMessageQueueByMachineRoom:
-    """Divides evenly only the queues of brokers in some machine rooms. "MACHINE_ROOM". Brokers are named
-    `room@broker`. No consumer of the group gets queues in other rooms."""
+    """Divides the queues of brokers in some machine rooms evenly among the consumers. "MACHINE_ROOM".
+
+    Brokers are named `room@broker`. Queues in all other rooms go to no consumer of the group.
+    """
 
     name = "MACHINE_ROOM"
 
@@ -133,7 +136,7 @@ class AllocateMachineRoomNearby:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. ValueError when a queue or a client is in no room."""
+        """See `AllocateStrategy`. Raises ValueError if a queue or a client is in no room."""
         if client_id not in client_ids:
             return []
         clients: dict[str, list[str]] = {}
@@ -207,7 +210,8 @@ def name_of(strategy: AllocateStrategy) -> str:
 
 
 def strategy_of(given: AllocateStrategy | str) -> AllocateStrategy:
-    """Return a strategy, given as such or by RocketMQ's name. ClientError for anything else."""
+    """Return a strategy. `given` is the strategy itself, or RocketMQ's name of it. Raises ClientError for
+    anything else."""
     if isinstance(given, str):
         found = BY_NAME.get(given.upper())
         if found is None:
@@ -225,7 +229,8 @@ def allocate(
     queues: Sequence[MessageQueue],
     client_ids: Sequence[str],
 ) -> list[MessageQueue]:
-    """Our queues of one topic, in order. ClientError when the strategy raises, or returns a bad result."""
+    """Return the queues of one topic that belong to this client, in order. Raises ClientError if the strategy
+    raises, or returns a bad result."""
     known = sorted(queues)
     try:
         own = list(strategy(group, client_id, known, sorted(client_ids)))

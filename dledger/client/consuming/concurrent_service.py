@@ -18,15 +18,18 @@ from dledger.client.listeners import ConsumeStatus, Status, Unit, messages_of
 from dledger.client.message import ReceivedMessage
 
 MAX_CHUNK = 32
-"""Most messages that one worker takes at once when many wait."""
+"""Largest number of messages that one worker takes at once; it takes so many only while many wait."""
 WATCHED_TIMES = 8
-"""How often running calls are checked within `consume_timeout_s`."""
+"""How often, within `consume_timeout_s`, running calls are checked."""
 RETRY_LEVEL = 3
 """Delay level (10 s) of messages whose call took too long, as in RocketMQ."""
 
 
 class _Run:
-    """A piece of work of one worker, watched for calls that take too long."""
+    """The messages that one worker has taken at once. They are watched, to find calls that take too long.
+
+    A *unit* is the argument of one call of the listener: a message or a batch.
+    """
 
     def __init__(self, assigned: Assigned, units: list[Unit], now: float) -> None:
         self.assigned = assigned
@@ -34,10 +37,10 @@ class _Run:
         self.results: list[object] = []
         self.at = 0
         self.settled = 0
-        """How many units at the front are finished already. They do not wait for a later one that takes too
-        long."""
+        """How many units, counted from the first, are finished although the run goes on. Their result does
+        not wait for a later unit whose call takes too long."""
         self.since = now
-        """Loop time at which the unit number `at` was first seen."""
+        """Loop time at which the worker was first seen working on unit number `at`."""
         self.sent_back: set[int] = set()
         """Queue offsets of messages whose call took too long."""
 
@@ -84,7 +87,8 @@ class ConcurrentService(ConsumeService):
         return True
 
     def _take(self) -> tuple[Assigned, list[ReceivedMessage]] | None:
-        """Take the next piece of work. It is small while few messages wait, so that all workers get some."""
+        """Take messages for one worker. It takes few while few messages wait, so that all workers get
+        some."""
         while self._backlog and not self._calls.stopped:
             assigned, messages = self._backlog[0]
             if assigned.process.dropped:
@@ -187,7 +191,8 @@ class ConcurrentService(ConsumeService):
                 self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
 
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        """Call the listener again after a pause. Until then the committed offset stays before the message."""
+        """Call the listener with this message again after a pause. Until then the committed offset stays
+        before the message."""
         options = self._options
         pause = options.send_back_retry_s
         if not self._send_back.supported(message):
@@ -200,8 +205,8 @@ class ConcurrentService(ConsumeService):
 def _parted(
     run: _Run, units: Sequence[Unit], verdicts: Sequence[Status]
 ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-    """Split into messages that are consumed and those that failed, without those that were sent back
-    meanwhile."""
+    """Split the messages of these units into those that are consumed and those that failed. Messages that
+    were sent back meanwhile are in neither list."""
     done: list[ReceivedMessage] = []
     failed: list[ReceivedMessage] = []
     # Those behind a stop have no verdict: they stay in process, in front of the committed offset.

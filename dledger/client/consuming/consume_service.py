@@ -25,7 +25,7 @@ _RESULTS = {
     "COMMIT": "CR_COMMIT",
     "ROLLBACK": "CR_ROLLBACK",
 }
-"""Results of a listener as CMResult; any other result is CR_LATER."""
+"""Maps the name of a listener's result to RocketMQ's CMResult. Any other result is CR_LATER."""
 
 
 class Assigned(Protocol):
@@ -71,7 +71,7 @@ class ConsumeService:
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the listener itself."""
+        """Whether the code that asks is itself running inside the listener."""
         return self._calls.inside
 
     def stop_soon(self) -> None:
@@ -91,8 +91,9 @@ class ConsumeService:
             )
 
     async def consume_now(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        """Call the listener with a message that an operator sent us. Returns CMResult, and what the listener
-        raised. The result has no further effect."""
+        """Call the listener with a message that an operator sent to this consumer. Returns RocketMQ's
+        CMResult, and the reason if there is one (such as the exception of the listener). The result has no
+        further effect."""
         results: list[object] = []
         unit: Unit = [message] if self._calls.batches else message
         verdicts, fatal = await self._calls.run([unit], results)
@@ -104,7 +105,7 @@ class ConsumeService:
         return (_RESULTS.get(verdicts[0].value, "CR_LATER"), None) if verdicts else ("CR_LATER", "stopped")
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
-        """Queue messages of one queue to be consumed."""
+        """Add messages of one queue to those that wait to be consumed."""
         raise NotImplementedError
 
     def clear(self) -> None:

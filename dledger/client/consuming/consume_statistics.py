@@ -1,7 +1,8 @@
 """Rates of a consumer: the messages that it pulled and their results, by topic (ConsumerStatsManager). Pure.
 
-Counts are kept in slots of time, of which the newest is still running; a window is a number of slots. While
-nothing happens there is no work to do, and a topic uses only the memory of its windows.
+Counts are kept in time slots of equal length, and the newest slot is still being filled. A window is a fixed
+number of slots. While no messages arrive there is no work to do. A topic needs only the memory of its
+windows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEAST_S = 1.0
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a period of time. Seconds are the sum over all calls."""
+    """The counts of one period of time. Fields in seconds are sums over all pulls or calls."""
 
     pulled: int = 0
     pulls: int = 0
@@ -38,7 +39,7 @@ class Counts:
 
 
 class Window:
-    """The last `PIECES` slots of `piece_s` seconds."""
+    """The counts of the last `PIECES` time slots, each of which lasts `piece_s` seconds."""
 
     def __init__(self, piece_s: float, now: float) -> None:
         self._piece_s = piece_s
@@ -46,7 +47,7 @@ class Window:
         self._pieces: deque[tuple[int, Counts]] = deque()
 
     def current(self, now: float) -> Counts:
-        """The counts of the running slot, to be added to."""
+        """The counts of the current time slot. The caller adds to them."""
         number = int(now // self._piece_s)
         if not self._pieces or self._pieces[-1][0] != number:
             self._forget(number)
@@ -54,7 +55,7 @@ class Window:
         return self._pieces[-1][1]
 
     def over(self, now: float) -> tuple[Counts, float]:
-        """The sum of all counts, and how many seconds they cover."""
+        """The sum of the counts of all slots, and the number of seconds that they cover."""
         number = int(now // self._piece_s)
         self._forget(number)
         total = Counts()
@@ -93,8 +94,9 @@ class ConsumeStatistics:
             counts.call_s += took_s
 
     def status(self, topic: str) -> ConsumeStatus:
-        """The status that brokers ask for: rates of the last minute, failures of the last hour. The response
-        time is that of the last hour when there was no call in the last minute."""
+        """The statistics of a topic in the form that brokers ask for: the rates of the last minute and the
+        failures of the last hour. If there was no call in the last minute, the response time is that of the
+        last hour."""
         windows = self._topics.get(topic)
         if windows is None:
             return ConsumeStatus()

@@ -77,7 +77,8 @@ class TraceConsumeHook(ConsumeHook):
 def traced_hooks(
     core: ClientCore, group: str, hooks: Sequence[ConsumeHook], timeout_s: float, tracing: Tracing | None
 ) -> ConsumeHooks | None:
-    """The hooks of a consumer, None without any: a call longer than `timeout_s` counts as TIME_OUT."""
+    """The hooks of a consumer, together with the hook for message trace if `tracing` is given; None if there
+    are no hooks. A call of the listener that is longer than `timeout_s` counts as TIME_OUT."""
     if tracing is not None:
         hooks = (*hooks, TraceConsumeHook(core, tracing.dispatcher))
     if not hooks:

@@ -11,9 +11,10 @@ from dledger.client.errors import ClientError
 from dledger.client.options import check_asked, check_numbers, options_of
 
 MAX_RECONSUME_TIMES = 16
-"""RocketMQ's default for deliveries of a failed message."""
+"""How often a failed message is delivered before it becomes a dead letter, by default; the same as in
+RocketMQ."""
 MAX_POP_BATCH = 32
-"""Most messages of one pop."""
+"""Largest number of messages in one pop."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class PullOptions:
     """How messages are pulled."""
 
     batch_size: int = 32
-    """Most messages of one pull (pullBatchSize); the broker also has a limit in bytes."""
+    """Largest number of messages in one pull (pullBatchSize); the broker also has a limit in bytes."""
     suspend_s: float = 15.0
     """How long a broker holds a pull while there are no new messages."""
     timeout_s: float = 30.0
@@ -52,20 +53,22 @@ class PopOptions:
     """Settings of a pop consumer."""
 
     batch_size: int = 32
-    """Most messages of one pop; brokers return at most 32."""
+    """Largest number of messages in one pop; brokers return at most 32."""
     invisible_s: float = 60.0
     """How long a popped message is reserved for us. It comes again when it is not acknowledged by then."""
     poll_s: float = 15.0
     """How long a broker holds a pop that finds no message."""
     timeout_s: float = 15.0
-    """How long after `poll_s` a pop without an answer counts as failed."""
+    """How long, in addition to `poll_s`, the client waits for the answer to a pop. After that the pop counts
+    as failed."""
     error_pause_s: float = 1.0
     """Pause before the next pop after an error, in `listen`."""
     concurrency: int = 20
     """At most this many calls of the listener run at once."""
     retry_s: tuple[float, ...] = (10.0, 30.0, *(60.0 * minutes for minutes in range(1, 11)), 1200.0, 1800.0)
-    """When the listener failed for a message, the message comes again after this time: after the first
-    failure, the second, and so on. The last one is used for all further failures (popDelayLevel)."""
+    """Delays after which a message comes again when the listener failed for it: the first delay is used after
+    the first failure, the second after the second failure, and so on. The last one is used for all further
+    failures (popDelayLevel)."""
     hooks: tuple[ConsumeHook, ...] = ()
     """Called around each call of the listener of `listen`."""
     close_timeout_s: float = 10.0
@@ -87,15 +90,17 @@ class ConsumerOptions:
     concurrency: int = 20
     """At most this many calls of the listener run at once (consumeThreadMax)."""
     batch_size: int = 1
-    """Most messages of one call of a batch listener (consumeMessageBatchMaxSize)."""
+    """Largest number of messages in one call of a batch listener (consumeMessageBatchMaxSize)."""
     rebalance_s: float = 20.0
-    """Interval at which the division of queues is checked. A notice of a broker makes it happen at once."""
+    """Interval at which the consumer checks how the queues are divided. When a broker reports that the
+    members of the group changed, it checks at once."""
     rebalance_retry_s: float = 1.0
-    """Pause before the division of queues is checked again after a failed attempt."""
+    """Pause after a failed check of how the queues are divided, before the next attempt."""
     allocate: AllocateStrategy | str = "AVG"
-    """How the queues of a topic are divided among the consumers of a group. All of them need the same: "AVG",
-    "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
-    `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or your own function."""
+    """How the queues of a topic are divided among the consumers of a group. All consumers of a group need the
+    same strategy: "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings
+    (`AllocateMessageQueueByConfig`, `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or
+    your own function."""
     consume_timeout_s: float = 900.0
     """When a call of the listener takes longer than this, its messages are sent back to the broker so that
     the queue's offset can move on, and its result is ignored (consumeTimeout). Not used by consumers that
@@ -104,27 +109,31 @@ class ConsumerOptions:
     """Interval at which offsets are committed to the broker (persistConsumerOffsetInterval); `close` commits,
     too."""
     local_retry_first_s: float = 1.0
-    """First pause before a failed message is tried again here, when its broker does not take messages back.
-    The pause doubles each time."""
+    """First pause before the client itself calls the listener again with a failed message, because the broker
+    does not take messages back. The pause doubles each time."""
     local_retry_longest_s: float = 60.0
-    """Longest such pause."""
+    """Longest pause before the client itself calls the listener again with a failed message (see
+    `local_retry_first_s`)."""
     send_back_retry_s: float = 5.0
-    """Pause before the listener gets a message again that could not be sent back to the broker."""
+    """Pause before the client calls the listener again with a failed message that it could not send back to
+    the broker."""
     max_reconsume_times: int | None = None
-    """Deliveries of a failed message before it is moved to the dead letters (`%DLQ%<group>`). None means 16.
-    For a consumer that works in order None means no limit, so that no message overtakes another."""
+    """How often a failed message is delivered before it is moved to the dead letters (`%DLQ%<group>`). None
+    means 16. For a consumer that works in order None means no limit, so that a message never overtakes one
+    that failed."""
     suspend_s: float = 1.0
     """For consumers that work in order: pause of a queue after one of its messages failed
     (suspendCurrentQueueTimeMillis)."""
     auto_commit: bool = True
-    """With False the application commits. The listener of a consumer that works in order returns
-    ConsumeOrderlyStatus.COMMIT when everything so far is consumed; a lite pull consumer calls `commit` for
-    what `poll` returned. At most as many messages as `pull.flow` allows may be uncommitted."""
+    """Whether consumed messages are committed automatically. With False the application commits. The listener
+    of a consumer that works in order returns ConsumeOrderlyStatus.COMMIT when everything so far is consumed;
+    a lite pull consumer calls `commit` for what `poll` returned. At most as many messages as `pull.flow`
+    allows may be uncommitted."""
     lock_renew_s: float = 20.0
     """Interval at which locks of queues that are consumed in order are renewed."""
     lock_valid_s: float = 30.0
-    """How long such a lock is valid from when it was requested (rebalance.lockMaxLiveTime). It is less than
-    brokers keep it (60 s)."""
+    """How long a lock of a queue that is consumed in order is valid, counted from when it was requested
+    (rebalance.lockMaxLiveTime). This is shorter than the time for which brokers keep it (60 s)."""
     close_timeout_s: float = 10.0
     """How long `close` waits for running listeners. Messages whose listener has not ended by then come
     again."""
@@ -153,7 +162,7 @@ class ConsumerOptions:
 
 
 def reconsume_limit(options: ConsumerOptions, orderly: bool) -> int | None:
-    """Most deliveries of a failed message; None when there is no limit."""
+    """How many times a failed message is delivered at most; None if there is no limit."""
     if options.max_reconsume_times is not None:
         return options.max_reconsume_times
     return None if orderly else MAX_RECONSUME_TIMES

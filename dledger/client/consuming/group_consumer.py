@@ -30,12 +30,13 @@ from dledger.remoting.commands import Request
 from dledger.runtime import Env
 
 START_S = 5.0
-"""How long `start` waits until brokers know the consumer, and the consumer knows where its group begins. When
-no broker answers by then, it continues in the background."""
+"""How long `start` waits until brokers know the consumer, and the consumer knows where its group begins. If
+no broker answers by then, `start` returns and this work goes on in the background."""
 
 
 class MessageModel(Enum):
-    """Whether one consumer of the group gets each message, or all of them do."""
+    """Whether each message goes to one consumer of the group (CLUSTERING) or to all of them
+    (BROADCASTING)."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -83,7 +84,7 @@ class GroupConsumer(AsyncClient):
         self._rebalancer: Rebalancer
 
     def _begin_with(self, receiver: Receiver, from_timestamp_ms: int, locks: QueueLocks | None) -> None:
-        """The last step of the constructor. `receiver` gets the messages."""
+        """The last step of the constructor. Pulled messages are passed to `receiver`."""
         broadcasting = self._model is MessageModel.BROADCASTING
         progress: Progress = BrokerProgress(self._offsets, self.group)
         if broadcasting:
@@ -158,8 +159,8 @@ class GroupConsumer(AsyncClient):
         self._stop_soon()
 
     async def _looked(self, topic: str) -> None:
-        """Wait until it is decided where the group begins in a subscribed topic; at most as long as `start`
-        waits for that."""
+        """Wait until it is decided at which offsets the group begins in a subscribed topic; at most `START_S`
+        seconds."""
         topic = with_namespace(topic, self._core.options.namespace)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):

@@ -2,16 +2,16 @@
 
 With `FromWhere.LAST` a group begins with messages that are sent after it began. This has three consequences:
 
-* The first look at a topic decides. In queues that exist then, the group begins at the end. In a queue that
-  appears later (a topic that is made by its first send, queues that are added) it begins at the first
-  message, which was sent after the group began.
-* The ends are committed at once, for all queues of the topic. Otherwise, when a queue moves to another member
-  before its first message was consumed, that member would begin at the end again, and the messages in between
-  would be lost.
+* The first look at a topic decides. In queues that exist at that time, the group begins at the end. In a
+  queue that appears later (because the first send creates the topic, or because queues are added) the group
+  begins at the first message. That message was sent after the group began.
+* The ends are committed at once, for all queues of the topic. Otherwise messages could be lost: if a queue
+  moved to another member before its first message was consumed, that member would begin at the new end.
 * Members that start at the same time must not mistake each other's first commits for those of an older group.
-  So the first queue of a topic is committed last: once it has an offset, the group has begun in this topic,
-  and a queue without an offset is newer. A member looks before its heartbeats name the topic: when another
-  member consumes a topic that has no offsets at all, the topic is newer than the group.
+  So the first queue of a topic is committed last: once this queue has an offset, the group has begun in the
+  topic, and any queue without an offset is newer than the group. A member looks at a topic before its own
+  heartbeats name the topic. So if it sees that another member already consumes a topic which has no offsets
+  at all, that topic is newer than the group.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 ASKED_AT_ONCE = 64
 """At most this many offset requests are in flight at once."""
 LOOKS = 10
-"""How often to look at a topic in which some queues have an offset but the first one has none: another member
-may be about to commit it."""
+"""How many times a consumer looks at a topic in which some queues have an offset but the first queue has
+none. Another member may be about to commit that offset."""
 LOOK_PAUSE_S = 0.2
-"""Pause between two of these looks, in seconds."""
+"""Pause between two of the looks that `LOOKS` counts, in seconds."""
 
 
 class InitialOffsets:
-    """Decides where a group begins, topic by topic."""
+    """Decides at which offsets a consumer group begins, topic by topic."""
 
     def __init__(
         self,
@@ -62,13 +62,14 @@ class InitialOffsets:
         self._timestamp_ms = timestamp_ms
         self._decided: dict[str, asyncio.Event] = {}
         self._not_committed: dict[MessageQueue, int] = {}
-        """First offsets that could not be committed."""
+        """Maps a queue to the offset at which the group begins in it, if that offset could not be
+        committed."""
         self._at_end_later: dict[MessageQueue, None] = {}
-        """Queues whose broker group did not answer when the group began in the others."""
+        """Queues whose broker group did not answer when the group began in the other queues of the topic."""
 
     def decided(self, topic: str) -> bool:
-        """Whether a queue without a committed offset that is found from now on is newer than the group. Only
-        LAST needs this decision."""
+        """Whether the look at this topic is done. A queue that is found later and has no committed offset is
+        newer than the group. Only LAST needs this look."""
         return (
             self._from_where is not FromWhere.LAST
             or topic.startswith(RETRY_PREFIX)
@@ -76,7 +77,7 @@ class InitialOffsets:
         )
 
     async def wait(self, topic: str) -> None:
-        """Wait until `decided` is true for the topic."""
+        """Wait until the look at the topic is done (`decided`)."""
         if not self.decided(topic):
             await self._decision(topic).wait()
 
@@ -84,8 +85,8 @@ class InitialOffsets:
         return self._decided.setdefault(topic, asyncio.Event())
 
     async def look(self, topic: str) -> None:
-        """Decide for a topic, unless it is decided already. After ClientError or OSError nothing is
-        decided."""
+        """Look at a topic and decide where the group begins in its queues, unless that is decided already. If
+        it raises ClientError or OSError, nothing is decided."""
         if self.decided(topic):
             return
         try:
@@ -97,8 +98,8 @@ class InitialOffsets:
         self._decision(topic).set()
 
     async def offset(self, queue: MessageQueue) -> int:
-        """Where the group begins in a queue without a committed offset, after `look` at its topic. In a retry
-        topic it always begins at the oldest message."""
+        """The offset at which the group begins in a queue without a committed offset, after `look` at its
+        topic. In a retry topic it always begins at the oldest message."""
         if queue.topic.startswith(RETRY_PREFIX) or self._from_where is FromWhere.FIRST:
             return await self._offsets.lowest(queue)
         if self._from_where is FromWhere.TIMESTAMP:
@@ -132,7 +133,7 @@ class InitialOffsets:
         # Offsets that nobody completes: of a group of other clients, which commit nothing where nothing came.
 
     async def _reached(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues whose broker groups answer. ClientError or OSError when no broker group does."""
+        """The queues whose broker groups answer. Raises ClientError or OSError if no broker group answers."""
         firsts: dict[str, MessageQueue] = {}
         for queue in queues:
             firsts.setdefault(queue.broker_name, queue)
@@ -153,7 +154,8 @@ class InitialOffsets:
         return [queue for queue in queues if found[queue] is not None]
 
     async def _consumed_by_others(self, queue: MessageQueue) -> bool:
-        """Whether another member of the group consumes the topic, according to the leader (203)."""
+        """Whether another member of the group consumes the topic, according to the leader (request 203
+        GET_CONSUMER_CONNECTION_LIST)."""
         if not isinstance(self._progress, BrokerProgress):
             return False  # each consumer goes its own way
         answer = await self._core.invoke_leader(
@@ -203,7 +205,7 @@ class FirstSeenQueues:
         self._seen: dict[str, frozenset[MessageQueue]] = {}
 
     async def queues(self, core: ClientCore, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read. TopicNotFound, NoNameServer, BrokerRefused."""
+        """The queues of a topic that can be read. Raises TopicNotFound, NoNameServer or BrokerRefused."""
         try:
             queues = subscribe_queues(topic, await core.route(topic))
         except TopicNotFound:
@@ -215,8 +217,8 @@ class FirstSeenQueues:
     async def offset(
         self, offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
     ) -> int:
-        """Where to begin in a queue without a committed offset. With LAST, a queue that appeared after the
-        first look begins at its first message."""
+        """The offset at which to begin in a queue without a committed offset. With LAST, a queue that
+        appeared after the first look begins at its first message."""
         if from_where is FromWhere.TIMESTAMP and not queue.topic.startswith(RETRY_PREFIX):
             return await offsets.at_time(queue, timestamp_ms)
         seen = self._seen.get(queue.topic)

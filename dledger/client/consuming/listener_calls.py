@@ -26,7 +26,7 @@ from dledger.client.message import ReceivedMessage
 from dledger.runtime import Lane
 
 MAX_NESTED = 8
-"""How many awaitables may be nested in a listener's result. With more the result is not accepted."""
+"""How many awaitables may be nested in a listener's result. A result with more of them is not accepted."""
 WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
 ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
 _CALLING: ContextVar[object] = ContextVar("calling", default=None)
@@ -49,7 +49,8 @@ def _is_fatal(result: object) -> bool:
 
 
 class ListenerCalls:
-    """Calls the listener with one message or one batch after the other, in a thread or on the loop."""
+    """Calls the listener, in a thread or on the loop, with one *unit* after the other. A unit is the argument
+    of one call: a message or a batch."""
 
     def __init__(
         self,
@@ -81,11 +82,11 @@ class ListenerCalls:
     async def run(
         self, units: Sequence[Unit], results: list[object] | None = None
     ) -> tuple[list[Status], BaseException | None]:
-        """Call the listener with each unit; returns the status of each, and fewer of them than units when it
-        was stopped during the run.
+        """Call the listener with each unit, and return the status of each. There are fewer statuses than
+        units if the calls were stopped during the run.
 
-        `results` grows during the run, so that another task can see the progress (`place`). Units after that
-        place may be removed from the end of `units`.
+        `results` grows during the run, so that another task can see how far the run is (`place`). Meanwhile,
+        that task may remove units from the end of `units`, but not the unit at this place.
 
         Any exception of the listener is logged and means RECONSUME_LATER. Only SystemExit and
         KeyboardInterrupt do not concern a message: they end the run, and are returned as the second value.
@@ -111,7 +112,8 @@ class ListenerCalls:
         return verdicts, None
 
     def verdict(self, unit: Unit, result: object) -> Status:
-        """The status that the result of a call stands for; a result of another type is logged."""
+        """The status that the result of a call stands for. A result of a wrong type, or an exception, is
+        logged and means RECONSUME_LATER."""
         if result is None:
             return ConsumeStatus.SUCCESS
         kinds = ConsumeStatus | ConsumeOrderlyStatus if self._orderly else ConsumeStatus
@@ -131,7 +133,8 @@ class ListenerCalls:
         return ConsumeStatus.RECONSUME_LATER
 
     async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
-        """Continue after the results so far, until the end, a stop, or the first unusual result."""
+        """Call the listener in a worker thread with the units that have no result yet. It returns at the end,
+        after a stop, or after the first result that is not a plain ConsumeStatus or None."""
         context = await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
         if results and inspect.isawaitable(results[-1]):
             token = _CALLING.set(self)
@@ -155,8 +158,8 @@ class ListenerCalls:
             self._hooks.after(context, ended, result, None)
 
     def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> ConsumeContext | None:
-        """Call the listener with one unit after the other. Returns the context of the last call if its result
-        has to be awaited."""
+        """Call the listener with one unit after the other. If the last result has to be awaited, returns the
+        context of that call."""
         token = _CALLING.set(self)
         try:
             for unit in units[len(results) :]:
@@ -195,7 +198,8 @@ class ListenerCalls:
 
 
 async def _settled(result: object) -> object:
-    """The final result after awaiting it; `Raised` when awaiting it raised anything."""
+    """Await the result until it is a plain value, and return that value; `Raised` if awaiting it raised an
+    exception."""
     try:
         for _ in range(MAX_NESTED):
             if not inspect.isawaitable(result):
@@ -212,5 +216,5 @@ async def _settled(result: object) -> object:
 
 
 def place(results: Sequence[object]) -> int:
-    """Number of the unit that a run is working on."""
+    """Number of the unit that a run is working on, given the results so far."""
     return len(results) - bool(results and inspect.isawaitable(results[-1]))

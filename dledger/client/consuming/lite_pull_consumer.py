@@ -36,17 +36,22 @@ class Delivery(ReceivedMessage, frozen=True):
     _assigned: AssignedQueue
 
     async def ack(self) -> bool:
-        """Acknowledge the message as consumed. The group's offset moves up to the first message that is
-        not acknowledged. False when the queue moved to another consumer meanwhile, which gets the message
-        again."""
+        """Acknowledge the message as consumed. The group's offset moves up to the first message that is not
+        acknowledged. Returns False if the queue moved to another consumer meanwhile; that consumer gets the
+        message again."""
         return self._inbox.consumed(self._assigned, [self])
 
     async def nack(self, delay_level: int = BROKERS_CHOICE, *, delay: float | None = None) -> bool:
-        """Reject the message: it comes to the group again, and the offset moves on. `delay_level` (1: 1 s, 3:
-        10 s, 5: 1 min, ...) says when. 0 means the delays of retries, and the dead letters in the end; -1
-        means the dead letters at once. Instead give `delay` in seconds: the first level of at least this
-        length is used, at most 2 h (brokers may have other delays: `messageDelayLevel`). When the broker does
-        not take the message back, it comes again here. False as for `ack`."""
+        """Reject the message: the group gets it again later, and the offset moves on.
+
+        `delay_level` (1: 1 s, 3: 10 s, 5: 1 min, ...) says when it comes again. Level 0 means the usual
+        delays of retries, and after the last retry the dead letters. Level -1 means the dead letters at once.
+        Instead of a level you can give `delay` in seconds: the first level of at least this length is used,
+        at most 2 h (brokers may have other delays: `messageDelayLevel`).
+
+        If the broker does not take the message back, this consumer gets it again. Returns False in the same
+        case as `ack`.
+        """
         if delay is not None:
             if delay_level != BROKERS_CHOICE:
                 raise ClientError("give nack either delay_level or delay")
@@ -72,7 +77,8 @@ class Inbox:
             self.arrived.set()
 
     def take(self, count: int) -> list[tuple[AssignedQueue, list[ReceivedMessage]]]:
-        """Take up to `count` messages as runs of one queue each. Every call begins with another queue."""
+        """Take up to `count` waiting messages, as pairs of a queue and messages of it. Each call begins with
+        another queue."""
         for assigned in [one for one in self._waiting if one.process.dropped]:
             del self._waiting[assigned]
         ready = [one for one in self._waiting if self._waiting[one] and one.process.queue not in self.paused]
@@ -93,14 +99,16 @@ class Inbox:
         return waiting[0].queue_offset if waiting else None
 
     def consumed(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> bool:
-        """Note that these messages are consumed. False when the queue belongs to another consumer now."""
+        """Note that these messages are consumed. Returns False if the queue belongs to another consumer
+        now."""
         if assigned.process.dropped:
             return False
         assigned.consumed(messages)
         return True
 
     async def send_back(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> bool:
-        """Send a message back to the broker. If that fails, it comes again here after a pause."""
+        """Send a message back to the broker. If that fails, the application gets the message again from this
+        inbox after a pause."""
         if assigned.process.dropped:
             return False
         if await self._send_back.send(message, delay_level):
@@ -191,7 +199,8 @@ class AsyncLitePullConsumer(GroupConsumer):
             await self._share.commit()  # also where nothing was consumed yet: a restart goes on there
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic, those of other consumers too. TopicNotFound, NoNameServer."""
+        """All queues of a topic, also those that other consumers read. Raises TopicNotFound or
+        NoNameServer."""
         self._core.check_open()
         return await self._queues(with_namespace(topic, self._core.options.namespace))
 
@@ -206,8 +215,8 @@ class AsyncLitePullConsumer(GroupConsumer):
         """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
 
         With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
-        call `commit`. The messages returned last come again after a restart. ClientClosed when the consumer
-        is closed meanwhile.
+        call `commit`. The messages of the last call are not committed, and come again after a restart. Raises
+        ClientClosed if the consumer is closed meanwhile.
         """
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
@@ -255,7 +264,7 @@ class AsyncLitePullConsumer(GroupConsumer):
 
     async def commit(self) -> None:
         """Commit the messages that `poll` returned as consumed: after a restart the group continues after
-        them. ClientError when a broker refused the commit."""
+        them. Raises ClientError if a broker refused the commit."""
         self._core.check_loop()
         self._settle()
         await self._share.commit_now()
@@ -273,8 +282,8 @@ class AsyncLitePullConsumer(GroupConsumer):
     # --- positions ------------------------------------------------------------------------------------
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at this queue offset. Messages of the queue that were returned before are no longer
-        committed."""
+        """Continue at this queue offset. Messages of this queue that were returned earlier and not committed
+        yet will not be committed."""
         self._core.check_open()
         self._of(queue)
         check_offset(offset)
@@ -293,7 +302,8 @@ class AsyncLitePullConsumer(GroupConsumer):
         return await self._offsets.at_time(queue, timestamp_ms)
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue. The message itself may have a higher one."""
+        """Offset from which the next message of this queue is read. The message itself may have a higher
+        offset."""
         assigned = self._of(queue)
         first = self._inbox.first(assigned)
         return assigned.reader.next_offset if first is None else first

@@ -36,9 +36,9 @@ from dledger.runtime.atomic_file import publish, read_file
 class FromWhere(Enum):
     """Where a group begins in a queue in which it has no committed offset (ConsumeFromWhere).
 
-    Older brokers of Apache do not know the field that asks whether there is one (`setZeroIfNotFound`): they
-    answer 0 while they have the queue's first message in memory. In that case a new group begins with the
-    first message, whatever is chosen here.
+    Older brokers of Apache do not know the request field `setZeroIfNotFound`, with which a client asks
+    whether the group has an offset. They answer 0 while they have the queue's first message in memory, and
+    then a new group begins with the first message, whatever is chosen here.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -51,35 +51,36 @@ class FromWhere(Enum):
 
 
 class QueueOffsets:
-    """Offsets of queues, asked from their leaders. BrokerRefused, NoBroker."""
+    """Asks the leaders of queues for offsets. Raises BrokerRefused or NoBroker."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
 
     async def lowest(self, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still stored (31)."""
+        """Offset of the oldest message that is still stored (request 31 GET_MIN_OFFSET)."""
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
 
     async def highest(self, queue: MessageQueue) -> int:
-        """Offset that the next message will get (30)."""
+        """Offset that the next message will get (request 30 GET_MAX_OFFSET)."""
         header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time, in ms since the epoch (29). ClientError for
-        a number that is not a plausible time."""
+        """Offset of the first message stored at or after a time, in ms since the epoch (request 29
+        SEARCH_OFFSET_BY_TIMESTAMP). Raises ClientError if the number is not a plausible time."""
         return await self.search(
             queue, check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         )
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms. Unlike `at_time` it accepts any
-        number, as a condition of a query may have."""
+        number, because the condition of a query may contain any number."""
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def committed(self, queue: MessageQueue, consumer_group: str) -> int | None:
-        """The committed offset of a group (14); None when it has none in this queue."""
+        """The committed offset of a group (request 14 QUERY_CONSUMER_OFFSET); None if the group has none in
+        this queue."""
         header = QueryConsumerOffsetHeader(
             consumer_group, queue.topic, queue.queue_id, setZeroIfNotFound=False
         )
@@ -92,11 +93,14 @@ class QueueOffsets:
     async def commit(
         self, queue: MessageQueue, consumer_group: str, offset: int, *, sets_back: bool = True
     ) -> None:
-        """Set the committed offset of a group (15); returns when the broker has stored it. BrokerRefused when
-        the group is further and may not be set back: other consumers of it are connected, or the leader has
-        just taken over and does not know them yet. OutcomeUnknown when the outcome is not known.
+        """Set the committed offset of a group (request 15 UPDATE_CONSUMER_OFFSET). Returns when the broker
+        has stored it.
 
-        Without `sets_back` an offset before the group's changes nothing, and is no error.
+        Raises BrokerRefused if the group's offset is higher and may not be set back. That is so while other
+        consumers of the group are connected, or because the leader has just taken over and does not know them
+        yet. Raises OutcomeUnknown if it is not known whether the offset was set.
+
+        With `sets_back=False` an offset lower than the group's has no effect, and is no error.
         """
         group = consumer_group
         membership = await self._membership(queue, group) if sets_back else None
@@ -107,8 +111,8 @@ class QueueOffsets:
         await self._core.change(self._core.group(queue.broker_name), queue.topic, code, header, what)
 
     async def _membership(self, queue: MessageQueue, group: str) -> str | None:
-        """The version of a group's membership, None when the broker has no versions. With it a broker refuses
-        a commit that arrives late, after other members may have gone on."""
+        """The version of a group's membership; None if the broker has no such versions. A commit carries this
+        version, so that the broker can refuse a commit which arrives late, after the members have changed."""
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queue_id, setZeroIfNotFound=False, askMembership=True
         )
@@ -118,10 +122,11 @@ class QueueOffsets:
     async def reset(
         self, topic: str, broker_name: str, consumer_group: str, timestamp_ms: int
     ) -> dict[int, int]:
-        """Set the offsets of a group in all queues of a topic at a broker group (222): to the first message
-        stored at or after a time in ms since the epoch, or with -1 to the end. Running consumers of the group
-        move there. Returns the new offset of each queue id when the broker has stored them. ClientError for a
-        bad time."""
+        """Set the offsets of a group in all queues of a topic at a broker group (request 222
+        INVOKE_BROKER_TO_RESET_OFFSET). The new offset is that of the first message stored at or after a time
+        in ms since the epoch, or with -1 the end of the queue. Running consumers of the group continue at the
+        new offsets. Returns a dict from queue id to new offset, when the broker has stored the offsets.
+        Raises ClientError for a bad time."""
         check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         header = ResetOffsetHeader(consumer_group, topic, timestamp_ms, isForce=True)
         group = self._core.group(broker_name)
@@ -152,8 +157,8 @@ def _offset_of(answer: Response, what: str) -> int:
 
 
 def check_offset(offset: int) -> None:
-    """ClientError unless it is a queue offset. It is not when it is negative, or None as for a queue without
-    a committed offset."""
+    """Raise ClientError unless `offset` is a queue offset. A negative number is refused, and so is None (the
+    committed offset of a queue that has none)."""
     try:
         found = operator.index(offset)
     except TypeError:
@@ -163,8 +168,8 @@ def check_offset(offset: int) -> None:
 
 
 def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_name: str) -> FromWhere:
-    """Where to begin, given as such or by name. ClientError for an unknown name, and for a time that would
-    not be used."""
+    """Return where to begin. `start` is a FromWhere or its name. Raises ClientError for an unknown name, and
+    if a time is given but not used, or needed but not given."""
     where = member_of(FromWhere, start, start_name)
     check_time(timestamp_ms, time_name)
     if (where is FromWhere.TIMESTAMP) != (timestamp_ms > 0):
@@ -176,14 +181,14 @@ def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_na
 
 
 class Progress(Protocol):
-    """Keeps the committed offsets of a group."""
+    """Stores and returns the committed offsets of a group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         """The committed offset, None without one."""
 
     async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
-        """Commit offsets. ClientError or OSError when that failed for some queues. Only queues in `back`,
-        whose consumer was ordered to go back, may get a lower offset than the group has."""
+        """Commit offsets. Raises ClientError or OSError if that failed for some queues. An offset may be
+        lower than the group's only for a queue in `back`: its consumer was ordered to go back."""
 
 
 class BrokerProgress:
@@ -193,7 +198,7 @@ class BrokerProgress:
         self._offsets = offsets
         self._group = consumer_group
         self._begun: set[tuple[str, str]] = set()
-        """Broker groups and topics for which an offset of the group was committed from here."""
+        """Pairs of a broker group and a topic for which this client has committed an offset of the group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue, self._group)
@@ -205,11 +210,12 @@ class BrokerProgress:
     async def save_first(
         self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()
     ) -> None:
-        """Save offsets that do not change meanwhile, and that are not saved again automatically.
+        """Save the first offsets of a group.
 
-        Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
-        commitOffset): when several first offsets arrive together, only one is kept. So the first one is sent
-        alone.
+        Apache's brokers create the table of a group and topic without a lock (ConsumerOffsetManager,
+        commitOffset). So when several first offsets arrive together, only one of them is kept. To avoid that,
+        the first one is sent alone, and the others after it. The caller must not change the offsets
+        meanwhile, and must not rely on a later automatic save.
         """
         first: dict[tuple[str, str], MessageQueue] = {}
         for queue in offsets:
@@ -222,7 +228,8 @@ class BrokerProgress:
         await self._commit({queue: offset for queue, offset in offsets.items() if queue not in alone}, back)
 
     async def _commit(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue]) -> None:
-        """Commit all of these at once; raises the worst of the errors."""
+        """Commit all of these offsets at the same time. If several commits fail, it raises one of the errors;
+        an unexpected error comes before a ClientError."""
         outcomes = await asyncio.gather(
             *(
                 self._offsets.commit(queue, self._group, offset, sets_back=queue in back)

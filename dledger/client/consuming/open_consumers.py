@@ -1,7 +1,7 @@
 """The push and lite pull consumers that are open in this process.
 
-A group counts two consumers of the same name as one, so both would receive every message. The second one is
-therefore refused.
+Brokers count two consumers with the same name in a group as one, so both would get the same queues and
+receive every message. Therefore opening the second one is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dledger.client.errors import ClientError
 from dledger.runtime.forks import FORKS
 
 Name = tuple[int, tuple[str, ...], str, str]
-"""Number of forks (a child starts anew), NameServers, client id, group."""
+"""What identifies an open consumer: number of forks (so that a child process starts with no names),
+NameServers, client id, group."""
 
 
 class OpenConsumers:
@@ -21,7 +22,7 @@ class OpenConsumers:
         self._open: dict[Name, object] = {}
 
     def register(self, core: ClientCore, group: str) -> Name:
-        """Register a consumer. ClientError when one of the same name is open already."""
+        """Register a consumer. Raises ClientError if one of the same name is open already."""
         name = (FORKS.count, tuple(sorted(core.cluster_id)), core.client_id, group)
         if self._open.setdefault(name, core) is not core:
             raise ClientError(

@@ -19,7 +19,8 @@ from dledger.client.listeners import CONSUMED, ConsumeOrderlyStatus, ConsumeStat
 from dledger.client.message import ReceivedMessage
 
 TURN_S = 1.0
-"""After this many seconds a worker turns to the next queue (maxTimeConsumeContinuously)."""
+"""A worker works on one queue for at most this many seconds, then it turns to the next one
+(maxTimeConsumeContinuously)."""
 
 
 class _InOrder:
@@ -29,9 +30,11 @@ class _InOrder:
         self.assigned = assigned
         self.waiting: deque[ReceivedMessage] = deque()
         self.open: list[ReceivedMessage] = []
-        """Messages that are consumed and not yet committed, with auto_commit=False."""
+        """Messages that the listener has consumed, but for which it has not yet returned COMMIT. Used with
+        `auto_commit=False`."""
         self.listed = False
-        """Whether it is in the list of queues with work, at a worker, or waiting for its next attempt."""
+        """Whether this queue is in the list of queues with work, or at a worker, or waiting for its next
+        attempt."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -115,8 +118,8 @@ class OrderlyService(ConsumeService):
         return process.dropped or process.leaving or self._calls.stopped
 
     async def _turn(self, queue: _InOrder) -> float:
-        """Call the listener with the waiting messages, one after the other. Returns the seconds to wait
-        before the queue continues."""
+        """Call the listener with the waiting messages of a queue, one after the other, for up to `TURN_S`.
+        Returns how many seconds the queue has to pause before its next turn."""
         until = self._core.now() + TURN_S
         while queue.waiting and self._core.now() < until:
             # Asked before each call: a lock may be over in the middle of a turn.
@@ -148,7 +151,8 @@ class OrderlyService(ConsumeService):
         return 0.0
 
     async def _settle(self, queue: _InOrder, messages: list[ReceivedMessage], status: object) -> bool:
-        """Do what the listener's status demands. Returns whether the queue continues at once."""
+        """Do what the listener's status demands. Returns whether the queue goes on at once, without a
+        pause."""
         if status in (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS):
             queue.open += messages
             if self._options.auto_commit:
@@ -171,8 +175,8 @@ class OrderlyService(ConsumeService):
         queue.open = []
 
     async def _failed(self, queue: _InOrder, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """The failed messages that will be tried again. The others have used up their deliveries and are sent
-        to the dead letters."""
+        """Return the failed messages that will be delivered to the listener again. Messages that have used up
+        their deliveries are sent to the dead letters instead."""
         again: list[ReceivedMessage] = []
         for message in messages:
             limit = reconsume_limit(self._options, orderly=True)

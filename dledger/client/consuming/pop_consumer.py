@@ -48,7 +48,7 @@ NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode
 
 @dataclass(slots=True)
 class _Asked:
-    """A pop of one broker group; `ended_s` is loop time."""
+    """A pop request to one broker group. `ended_s` is the loop time at which it ended."""
 
     answer: asyncio.Future[list[ReceivedMessage]]
     ended_s: float = 0.0
@@ -96,7 +96,8 @@ class AsyncPopConsumer(AsyncClient):
         self._subscription: Subscription = subscribe(self.topic, expression, self._core.env.wall.now_ms())
         self._core.consumers = self._consumer_data
         self._asked: dict[str, _Asked] = {}
-        """For each broker group: its pop in flight, which may outlive the call that began it."""
+        """Maps the name of a broker group to the pop that is in flight there. A pop may outlive the call that
+        began it."""
         self._turn = 0
         self._calls: ListenerCalls | None = None
         """The calls of the listener while `listen` runs, otherwise None."""
@@ -111,13 +112,15 @@ class AsyncPopConsumer(AsyncClient):
     # -- popping ----------------------------------------------------------------------------------------
 
     async def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
-        """Return messages that are reserved for us for `PopOptions.invisible_s`. There are at most
-        `PopOptions.batch_size` of one broker group; none when none arrived in time. TopicNotFound,
-        NoNameServer, NoBroker, BrokerRefused.
+        """Return messages that are reserved for this consumer for `PopOptions.invisible_s`. All of them come
+        from one broker group, and there are at most `PopOptions.batch_size`. Returns an empty list if no
+        message arrived within `timeout_s`.
 
-        Brokers may hold a request longer than this call waits; its messages are then returned by the next
-        call. Concurrent calls share the requests: each answer goes to one of them. ClientClosed when the
-        consumer is closed meanwhile.
+        Brokers may hold a request longer than this call waits. The next call then returns its messages.
+        Concurrent calls share the requests, and each answer goes to one of these calls.
+
+        Raises TopicNotFound, NoNameServer, NoBroker or BrokerRefused, and ClientClosed if the consumer is
+        closed meanwhile.
         """
         check_wait(timeout_s)
         until = self._core.now() + timeout_s
@@ -152,8 +155,8 @@ class AsyncPopConsumer(AsyncClient):
         return []
 
     def _forget_old(self) -> None:
-        """Drop stale answers that no call has taken: empty ones, errors of an outage that may be over, and
-        messages whose invisible time is over, because they come again."""
+        """Drop stale answers that no call has taken. These are empty answers, errors (the outage may be
+        over), and messages whose invisible time is over (they come again)."""
         for name, one in list(self._asked.items()):
             if one.answer.done() and not one.answer.cancelled():
                 error = one.answer.exception()
@@ -164,8 +167,8 @@ class AsyncPopConsumer(AsyncClient):
                     del self._asked[name]
 
     async def ack(self, message: ReceivedMessage) -> None:
-        """Acknowledge a message as consumed: it does not come again. The broker does not report whether it
-        came again already. NoBroker, BrokerRefused."""
+        """Acknowledge a message as consumed: it does not come again. If it was delivered again before this
+        call, the broker does not report that. Raises NoBroker or BrokerRefused."""
         handle = handle_of(message)
         header = AckMessageHeader(
             self.group, self._real_topic(handle), handle.queue, handle.encode(), _offset(handle, message)
@@ -180,9 +183,11 @@ class AsyncPopConsumer(AsyncClient):
                 raise outcome
 
     async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """Change how long a message is reserved for us, counted from now; after that it comes again.
-        Returns the message with a new handle: acknowledge this one. BrokerRefused, also when it came again
-        already."""
+        """Change how long a message stays reserved for this consumer, counted from now. After that time the
+        message comes again. Returns the message with a new handle, which has to be used to acknowledge it.
+
+        Raises BrokerRefused, also if the message was delivered again before this call.
+        """
         if not invisible_s >= 0:
             raise ClientError(f"invisible_s={invisible_s!r}: give a number of seconds, 0 or more")
         handle = handle_of(message)
@@ -217,8 +222,9 @@ class AsyncPopConsumer(AsyncClient):
         consumed.
 
         As for a push consumer, a message is consumed when the listener returned None or
-        `ConsumeStatus.SUCCESS`. Any other message comes again after `PopOptions.retry_s`, later each time. At
-        most `PopOptions.concurrency` calls run at once; a plain function runs in a thread.
+        `ConsumeStatus.SUCCESS`. Any other message comes again after one of the delays in
+        `PopOptions.retry_s`, which grow with each failure. At most `PopOptions.concurrency` calls run at
+        once; a plain function runs in a thread.
         """
         if self._calls is not None:
             raise ClientError("already listening: a pop consumer has only one listener")
@@ -273,7 +279,7 @@ class AsyncPopConsumer(AsyncClient):
                 tasks.create_task(self._consume(calls, waiting.popleft(), free), name="listen")
 
     async def _give_back(self, message: ReceivedMessage) -> None:
-        """Make a message available to other consumers at once, and not only when its time is over."""
+        """Make a message available to other consumers at once, instead of when its invisible time is over."""
         try:
             await self.change_invisible(message, 0.0)
         except ClientError as error:
@@ -428,7 +434,7 @@ class AsyncPopConsumer(AsyncClient):
 def check_pop_consumer(
     group: str, topic: str, from_where: FromWhere | str, client: ClientOptions | None
 ) -> FromWhere:
-    """Check the arguments of a pop consumer. ClientError names the bad one."""
+    """Check the arguments of a pop consumer. Raises ClientError, which names the bad one."""
     check_group_of(group, client)
     check_topic(topic)
     where = member_of(FromWhere, from_where, "from_where")
@@ -438,8 +444,8 @@ def check_pop_consumer(
 
 
 def popped(answer: Response, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
-    """The messages of an answer, each with its handle (MQClientAPIImpl.processPopResponse). BadHeader,
-    CorruptRecord, ValueError or KeyError when the answer is malformed."""
+    """Decode the messages of an answer, and give each one its handle (MQClientAPIImpl.processPopResponse).
+    Raises BadHeader, CorruptRecord, ValueError or KeyError if the answer is malformed."""
     told = answer.header(PopMessageResponseHeader)
     starts = decode_info(told.startOffsetInfo or "")
     counts = decode_info(told.orderCountInfo or "")
@@ -469,7 +475,7 @@ def popped(answer: Response, broker_name: str, namespace: str = "") -> list[Rece
 
 
 def handle_of(message: ReceivedMessage) -> Handle:
-    """The handle of a popped message; ClientError for one that was not popped."""
+    """The handle of a popped message; raises ClientError for one that was not popped."""
     text = message.properties.get(POP_CK)
     if text is None:
         raise ClientError("this message was not popped: it has no handle (property POP_CK)")

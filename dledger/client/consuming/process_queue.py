@@ -13,17 +13,18 @@ class FlowLimits:
     """Limits at which pulling a queue pauses. They are checked before a pull, so one pull may exceed them."""
 
     max_messages: int = 1000
-    """Most waiting messages (pullThresholdForQueue)."""
+    """Limit of the number of waiting messages (pullThresholdForQueue)."""
     max_bytes: int = 100 * 1024 * 1024
-    """Most bytes of bodies that wait (pullThresholdSizeForQueue)."""
+    """Limit, in bytes, of the bodies of waiting messages together (pullThresholdSizeForQueue)."""
     max_span: int = 2000
-    """Largest distance of the oldest and the newest waiting message (consumeConcurrentlyMaxSpan). A message
-    that is stuck holds the committed offset back, and everything after it comes again after a restart."""
+    """Largest distance, in queue offsets, between the oldest waiting message and the newest one
+    (consumeConcurrentlyMaxSpan). A message that is stuck holds the committed offset back, and everything
+    after it comes again after a restart."""
 
 
 class ProcessQueue:
-    """The waiting messages of one queue, and the offset that may be committed: the smallest one still in
-    process.
+    """The waiting messages of one queue, and the offset that may be committed for it: the lowest offset of a
+    message that is not consumed yet.
 
     So a crash never loses a message, but a message may be delivered twice.
     """
@@ -31,7 +32,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, next_offset: int, limits: FlowLimits) -> None:
         self.queue = queue
         self.dropped = False
-        """Set when the queue moves to another consumer: results of its messages no longer count."""
+        """Set when this consumer no longer has the queue. Results of its messages then no longer count."""
         self.leaving = False
         """Set before `dropped`: no further call begins, but calls that are running still count."""
         self._limits = limits
@@ -46,7 +47,7 @@ class ProcessQueue:
 
     @property
     def bytes_waiting(self) -> int:
-        """Bytes of the bodies that wait."""
+        """Size of the bodies of all waiting messages, in bytes."""
         return self._bytes
 
     @property
@@ -69,11 +70,11 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """The first offset that is not consumed yet, at which the group continues after a crash."""
+        """Offset of the first message that is not consumed yet. The group continues there after a crash."""
         return next(iter(self._sizes)) if self._sizes else self._next
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Add pulled messages (ascending offsets); `next_offset` is where the next pull begins."""
+        """Add pulled messages, in ascending order of offsets. `next_offset` is where the next pull begins."""
         for message in messages:
             size = len(message.body)
             self._sizes[message.queue_offset] = size

@@ -26,7 +26,8 @@ class _Fetched:
 
     def __init__(self, position: int, options: PullOptions, arrived: asyncio.Event) -> None:
         self.position = position
-        """Offset of the next message that `poll` returns. The message itself may have a higher one."""
+        """Offset from which the next message for `poll` is read. The message itself may have a higher
+        offset."""
         self.messages: deque[ReceivedMessage] = deque()
         self.task: asyncio.Task[None]
         self.reader: QueueReader
@@ -34,7 +35,7 @@ class _Fetched:
         self._options = options
         self._arrived = arrived
         self.sought = False
-        """Whether `seek` was called, and the new offset is not committed yet."""
+        """Whether `seek` was called and its offset has not been committed since."""
         self._room = asyncio.Event()
 
     async def room(self) -> None:
@@ -106,7 +107,7 @@ class AsyncPullConsumer(AsyncClient):
         self._turn = 0
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic. TopicNotFound, NoNameServer."""
+        """The queues of a topic. Raises TopicNotFound or NoNameServer."""
         self._core.check_open()
         topic = with_namespace(topic, self._core.options.namespace)
         return await self._first_seen.queues(self._core, topic)
@@ -166,12 +167,13 @@ class AsyncPullConsumer(AsyncClient):
         await self.seek(queue, await self._offsets.at_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue that `poll` will return."""
+        """Offset from which `poll` returns the next message of this queue. The message itself may have a
+        higher offset."""
         return self._of(queue).position
 
     async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
         """Return messages of the assigned queues, in order per queue; empty when none arrived within
-        `timeout_s`. ClientClosed when the consumer is closed meanwhile."""
+        `timeout_s`. Raises ClientClosed if the consumer is closed meanwhile."""
         self._core.check_open()
         check_wait(timeout_s, max_messages)
         if not self._fetched:
@@ -195,10 +197,12 @@ class AsyncPullConsumer(AsyncClient):
         self._arrived.set()
 
     async def commit(self) -> None:
-        """Commit the current offsets for the group, which continues there after a restart. ClientError.
+        """Commit the current offsets for the group, which continues there after a restart. Raises
+        ClientError.
 
-        The group goes back only in queues for which `seek` was called. A broker refuses that while other
-        consumers of the group are connected, and for a minute after its leader has changed.
+        An offset may become lower than the group's committed offset only in a queue for which `seek` was
+        called. A broker refuses such a commit while other consumers of the group are connected, and for a
+        minute after its leader has changed.
         """
         self._core.check_loop()
         async with self._committing:  # of two at once the last to arrive would take the group back once more
@@ -229,12 +233,13 @@ class AsyncPullConsumer(AsyncClient):
         most: int = MAX_MESSAGES,
     ) -> list[ReceivedMessage]:
         """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
-        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). Raises
+        ClientError."""
         return await self._queries.by_key(topic, key, begin_ms, end_ms, most)
 
     async def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
         """Find the message with this unique key (the `message_id` of a send result), None when there is none.
-        ClientError."""
+        Raises ClientError."""
         return await self._queries.by_unique_key(topic, unique_key)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -242,7 +247,7 @@ class AsyncPullConsumer(AsyncClient):
         return await self._progress.load(queue)
 
     def _take(self, count: int) -> list[ReceivedMessage]:
-        """Take up to `count` messages as runs of one queue each. Every call begins with another queue."""
+        """Take up to `count` messages that were pulled in advance. Each call begins with another queue."""
         found: list[ReceivedMessage] = []
         queues = list(self._fetched.values())
         self._turn += 1

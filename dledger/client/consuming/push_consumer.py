@@ -194,7 +194,7 @@ def check_consumer(
     from_timestamp_ms: int,
     client: ClientOptions | None,
 ) -> tuple[MessageModel, FromWhere]:
-    """Check the arguments of a push consumer. ClientError names the bad one."""
+    """Check the arguments of a push consumer. Raises ClientError, which names the bad one."""
     check_group_of(group, client)
     if (listener is None) == (batch_listener is None):
         raise ClientError("give either listener= or batch_listener=, not both or neither")

@@ -1,9 +1,10 @@
-"""Locks of queues that are consumed in order. They are held at the brokers and renewed regularly (41, 42).
+"""Locks of queues that are consumed in order. The brokers keep the locks, and the consumer renews them
+regularly (requests 41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ).
 
-A broker takes a queue away from a consumer from which it has not heard for 60 s. A consumer considers a lock
-valid for half of that, counted from when it requested it. So it stops before another consumer may begin,
-whichever requests and answers are lost. A lock that expired for a moment is lost, even if the broker would
-renew it: another consumer may have consumed in between.
+If a broker hears nothing from a consumer for 60 s, it takes the queue away from that consumer. A consumer
+considers a lock valid for half of that, counted from the time of its request. So it stops before another
+consumer may begin, even if any requests and answers are lost. A lock that expired for a moment is lost, even
+if the broker would renew it: another consumer may have consumed in between.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dledger.remoting.errors import BadBody
 from dledger.remoting.headers import NoHeader
 
 BATCH = 512
-"""Most queues in one request."""
+"""Largest number of queues in one request."""
 
 
 class QueueLocks:
@@ -37,22 +38,22 @@ class QueueLocks:
         self._until: dict[MessageQueue, float] = {}
         """Loop time in seconds until which each lock is valid."""
         self._epochs: dict[MessageQueue, int] = {}
-        """A number for each queue that rises each time we lock it. With it brokers recognise requests that
-        arrive late."""
+        """Maps a queue to a number that rises each time we lock the queue. By this number brokers recognise
+        requests that arrive late."""
         self._last_epoch = 0
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether a queue is ours at this moment."""
+        """Whether this consumer has a valid lock of the queue at this moment."""
         return self._until.get(queue, 0.0) > self._core.now()
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are locked by us, as far as we know."""
+        """The queues whose locks this consumer has, as far as it knows."""
         return list(self._until)
 
     async def lock(self, queues: Sequence[MessageQueue]) -> None:
-        """Request locks; `holds` says afterwards which were granted. ClientError when a broker could not be
-        asked."""
+        """Request locks for these queues. Afterwards `holds` tells which were granted. Raises ClientError if
+        a broker could not be asked."""
         anew = [queue for queue in queues if queue not in self._until]
         if anew:  # higher than those of a process before, which had our client id
             self._last_epoch = max(self._last_epoch + 1, self._core.env.wall.now_ms())
@@ -134,7 +135,7 @@ class QueueLocks:
 
 
 def _batches(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """Split queues into requests: by broker group, with at most `BATCH` queues each."""
+    """Split queues into requests. Each request is for one broker group and has at most `BATCH` queues."""
     by_broker: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         by_broker.setdefault(queue.broker_name, []).append(queue)

@@ -26,7 +26,7 @@ from dledger.remoting.headers import (
 )
 
 OFFSET_RESET = "OFFSET_RESET"
-"""Remark of a broker when the offset of the group was set from outside (GetMessageStatus)."""
+"""Remark of a broker when somebody else set the offset of the group (GetMessageStatus)."""
 
 
 class Sink(Protocol):
@@ -36,14 +36,16 @@ class Sink(Protocol):
         """Wait until more may be pulled."""
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """Take messages that matched (perhaps none), in order; the next pull begins at `next_offset`."""
+        """Take pulled messages that match the subscription, in order; there may be none. The next pull begins
+        at `next_offset`."""
 
     def moved(self, next_offset: int) -> None:
-        """Continue at `next_offset`: the offset was outside of the queue, and the broker named this one."""
+        """Continue at `next_offset`, which the broker named because the requested offset was outside of the
+        queue."""
 
     def reset(self, next_offset: int) -> None:
-        """Continue at `next_offset` because the group's offsets were set from outside; pulled messages no
-        longer count."""
+        """Continue at `next_offset` because somebody else (such as an operator) has set the group's offset.
+        Messages that were pulled before no longer count."""
 
 
 class QueueReader:
@@ -67,7 +69,8 @@ class QueueReader:
         self.queue = queue
         self.next_offset: int = start
         self.pull_s: float = 0.0
-        """How long the last pull took in seconds, including the wait for messages at the broker."""
+        """How long the last pull took, in seconds. This includes the time for which the broker waited for
+        messages."""
         self._core = core
         self._consumer_group = consumer_group
         self.subscription: Subscription = subscription

@@ -1,5 +1,5 @@
-"""Decides which queues this consumer works on, and works on exactly those: one reader per queue, commits,
-hand-over."""
+"""Decides which queues this consumer works on. Starts a reader for each of these queues, commits their
+offsets, and hands queues over to other consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from dledger.remoting.errors import BadBody
 from dledger.remoting.headers import ConsumerGroupHeader
 
 RETRY_TOPIC_TRIES = 10
-"""How often a missing retry topic of the group is asked for after short pauses; then with each rebalance."""
+"""How often the client looks for a missing retry topic of the group after short pauses. After that it looks
+only at each regular rebalance."""
 
 
 class Receiver(Protocol):
@@ -41,8 +42,8 @@ class Receiver(Protocol):
 
 
 class AssignedQueue:
-    """A queue of this consumer: its waiting messages (it is the sink of its reader), and its reader's
-    task."""
+    """A queue that this consumer works on: its waiting messages, its reader, and the reader's task. It is
+    also the reader's sink."""
 
     def __init__(
         self,
@@ -58,16 +59,17 @@ class AssignedQueue:
         self.locked = locked
         """Whether the queue is locked, so that no other consumer may work on it."""
         self.pulled_at_ms: int = now_ms()
-        """Wall clock of the last pull that returned messages, in ms."""
+        """Wall-clock time, in ms since the epoch, at which a pull last moved the offset. Its messages may all
+        have been filtered out."""
         self.consumed_at_ms: int = self.pulled_at_ms
-        """Wall clock of when messages were last finished, in ms."""
+        """Wall-clock time at which messages of this queue were last finished, in ms since the epoch."""
         self._statistics = statistics
         self._now_ms = now_ms
         self._on_reset = on_reset
         self.subscription = subscription
         self.committed: int | None = None
         self.sought = False
-        """Whether the user chose its offset, and that is not committed yet."""
+        """Whether the user chose the offset of this queue and it has not been committed since."""
         self.reader: QueueReader
         self.task: asyncio.Task[None]
         self._dispatcher = dispatcher
@@ -124,11 +126,12 @@ class QueueShare:
         self._locks = locks
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
-        """Queues that are still locked because a call for them is running."""
+        """Queues that this consumer is handing over. They stay locked until the running call for them has
+        ended."""
         self._told: dict[MessageQueue, int] = {}
-        """New offsets of queues that were released because the group's offsets were set from outside; the
-        next owner begins there. The offset at the broker may be stale, because of a commit that was in
-        flight."""
+        """Maps a queue to a new offset that somebody else (such as an operator) set for the group. This
+        consumer released the queue because of it, and the next owner begins at this offset. The offset at the
+        broker may be stale, because a commit was in flight."""
         self._committing = asyncio.Lock()
         self.on_reset: Callable[[], None] = lambda: None
         """Called when queues have to be divided again, because some were released to begin at another
@@ -136,7 +139,7 @@ class QueueShare:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues of this consumer, sorted."""
+        """The queues that this consumer works on, sorted."""
         return sorted(self._assigned)
 
     @property
@@ -171,7 +174,8 @@ class QueueShare:
         return self._assigned.get(queue)
 
     def select(self, queue: MessageQueue, subscription: Subscription) -> None:
-        """Use another subscription for a queue from its current offset on. A waiting pull is restarted."""
+        """Use another subscription for a queue, from its current offset on. A pull that waits at a broker is
+        restarted."""
         assigned = self._assigned[queue]
         if assigned.subscription != subscription:
             assigned.subscription = assigned.reader.subscription = subscription
@@ -179,8 +183,8 @@ class QueueShare:
             assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
 
     def restart(self, queue: MessageQueue, offset: int, *, sought: bool = False) -> None:
-        """Continue a queue at another offset, which the user chose if `sought`. Its messages in flight no
-        longer count."""
+        """Continue a queue at another offset. `sought`: the user chose this offset. Messages of the queue
+        that are in process no longer count."""
         assigned = self._assigned.pop(queue)
         assigned.process.dropped = True
         assigned.task.cancel()
@@ -188,8 +192,8 @@ class QueueShare:
         self._assigned[queue].sought = sought
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at this offset, because the group's offsets were set from outside. Messages of the queue
-        in flight no longer count; those after the offset come again."""
+        """Continue at this offset, because somebody else (such as an operator) has set the group's offset.
+        Messages of the queue that are in process no longer count; those at or after the offset come again."""
         assigned = self._assigned.get(queue)
         leaving = self._leaving.get(queue)
         if assigned is None and leaving is not None:  # where it ended does not count any more
@@ -210,12 +214,13 @@ class QueueShare:
         self.on_reset()
 
     def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
-        """The queues and the state of each."""
+        """All queues of this consumer, sorted, each with its state."""
         return sorted(self._assigned.items(), key=lambda item: item[0])
 
     async def not_ours(self, queues: Iterable[MessageQueue]) -> None:
-        """Note that other consumers get these queues. Their offsets that were set from outside are committed,
-        as far as they are known here, and their locks are released."""
+        """Note that other consumers get these queues. If the group's offsets in them were set by somebody
+        else, and this consumer knows the new offsets, it commits them. Then it releases the locks of these
+        queues."""
         if self._locks is None:
             return
         ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
@@ -251,7 +256,8 @@ class QueueShare:
             self._core.spawn(self._leave(queue, assigned, locks), name)
 
     async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
-        """Hand over a locked queue: the next owner begins where this one ended, and not before."""
+        """Hand over a locked queue: wait until no call for it is running, commit what was consumed, and
+        release the lock. So the next owner begins where this consumer ended."""
         await self._released(assigned)
         gone = assigned.process.dropped  # lost, or set to another offset: nothing of it is handed over
         if not gone:
@@ -270,8 +276,8 @@ class QueueShare:
             await self._dispatcher.released(assigned)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Handle the loss of a queue's lock: results of running calls no longer count. If the queue comes
-        back while a call is still running, the next call begins after that one."""
+        """Handle the loss of a queue's lock: the results of running calls no longer count. If this consumer
+        gets the queue again while a call is still running, the next call waits until that call has ended."""
         if self._locks is None:
             return
         self._told.pop(queue, None)
@@ -289,10 +295,10 @@ class QueueShare:
             self._not_committed(error)
 
     async def commit_now(self) -> None:
-        """Commit what was consumed since the last commit. ClientError or OSError.
+        """Commit what was consumed since the last commit. Raises ClientError or OSError.
 
-        Commits run one after the other. If two that set a queue back ran at the same time, the later one
-        would undo what another consumer of the group has committed between them.
+        Commits run one after the other. Otherwise two commits that set a queue back could run at the same
+        time, and the later one could undo what another consumer of the group committed between them.
         """
         async with self._committing:
             own = {**self._leaving, **self._assigned}
@@ -340,8 +346,8 @@ class QueueShare:
     async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue] = ()) -> bool:
         """Save offsets; returns whether that succeeded. Errors are logged.
 
-        A save that sets a queue back waits for a commit in flight (`commit_now`): that commit may set the
-        same queue back, and arrive when the next owner has gone on.
+        A save that sets a queue back waits for a commit in flight (`commit_now`). That commit may set the
+        same queue back, too, and could arrive after the next owner has committed more.
         """
         try:
             async with self._committing if back else nullcontext():

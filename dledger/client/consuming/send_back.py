@@ -20,8 +20,8 @@ DEAD_LETTER = -1
 
 
 def level_of(delay_s: float) -> int:
-    """The first delay level of at least this many seconds, or the last one (2 h). ClientError for less than
-    0."""
+    """The first delay level of at least this many seconds, or the last one (2 h). Raises ClientError for less
+    than 0."""
     if not delay_s >= 0:
         raise ClientError(f"delay={delay_s!r}: give seconds, 0 or more")
     return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))

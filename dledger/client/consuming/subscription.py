@@ -59,7 +59,8 @@ class Subscription:
 
 
 def subscribe(topic: str, expression: str, version: int) -> Subscription:
-    """Parse "*" or "A || B", or take an `Sql`; ClientError for one that names no tag, or looks like SQL.
+    """Parse "*" or "A || B", or take an `Sql`; raises ClientError for one that names no tag, or looks like
+    SQL.
 
     >>> subscribe("orders", " paid||  sent ", 0).tags
     ('paid', 'sent')

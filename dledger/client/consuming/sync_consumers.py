@@ -102,8 +102,8 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         Ctrl-C closes the consumer, which waits for running listeners and commits, and then raises an
         `Interrupted`. `except KeyboardInterrupt` catches it; a program that does not catch it ends with exit
         code 130 and without a traceback. A second Ctrl-C does not wait. On the main thread SIGTERM does the
-        same with SystemExit(143), unless the program has its own handler. ClientError when the consumer ended
-        by itself, for example because its listener raised SystemExit.
+        same with SystemExit(143), unless the program has its own handler. Raises ClientError if the consumer
+        ended by itself, for example because its listener raised SystemExit.
         """
         thread = self._thread
         if thread is not None and thread.forked:
@@ -179,7 +179,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     # Generated from AsyncPullConsumer by scripts/blocking_methods.py: change it there.
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic. TopicNotFound, NoNameServer."""
+        """The queues of a topic. Raises TopicNotFound or NoNameServer."""
         return self._run(lambda inner: inner.queues(topic))
 
     def assign(
@@ -211,19 +211,22 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         self._run(lambda inner: inner.seek_to_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue that `poll` will return."""
+        """Offset from which `poll` returns the next message of this queue. The message itself may have a
+        higher offset."""
         return self._call(lambda inner: inner.position(queue))
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
         """Return messages of the assigned queues, in order per queue; empty when none arrived within
-        `timeout_s`. ClientClosed when the consumer is closed meanwhile."""
+        `timeout_s`. Raises ClientClosed if the consumer is closed meanwhile."""
         return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
-        """Commit the current offsets for the group, which continues there after a restart. ClientError.
+        """Commit the current offsets for the group, which continues there after a restart. Raises
+        ClientError.
 
-        The group goes back only in queues for which `seek` was called. A broker refuses that while other
-        consumers of the group are connected, and for a minute after its leader has changed.
+        An offset may become lower than the group's committed offset only in a queue for which `seek` was
+        called. A broker refuses such a commit while other consumers of the group are connected, and for a
+        minute after its leader has changed.
         """
         self._run(lambda inner: inner.commit())
 
@@ -243,12 +246,13 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
     ) -> list[ReceivedMessage]:
         """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
-        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). Raises
+        ClientError."""
         return self._run(lambda inner: inner.query_by_key(topic, key, begin_ms, end_ms, most))
 
     def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
         """Find the message with this unique key (the `message_id` of a send result), None when there is none.
-        ClientError."""
+        Raises ClientError."""
         return self._run(lambda inner: inner.query_by_unique_key(topic, unique_key))
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -328,7 +332,8 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         self._run(lambda inner: inner.assign(queues, expression))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic, those of other consumers too. TopicNotFound, NoNameServer."""
+        """All queues of a topic, also those that other consumers read. Raises TopicNotFound or
+        NoNameServer."""
         return self._run(lambda inner: inner.fetch_queues(topic))
 
     @property
@@ -340,14 +345,14 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
 
         With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
-        call `commit`. The messages returned last come again after a restart. ClientClosed when the consumer
-        is closed meanwhile.
+        call `commit`. The messages of the last call are not committed, and come again after a restart. Raises
+        ClientClosed if the consumer is closed meanwhile.
         """
         return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
         """Commit the messages that `poll` returned as consumed: after a restart the group continues after
-        them. ClientError when a broker refused the commit."""
+        them. Raises ClientError if a broker refused the commit."""
         self._run(lambda inner: inner.commit())
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -359,8 +364,8 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         self._call(lambda inner: inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at this queue offset. Messages of the queue that were returned before are no longer
-        committed."""
+        """Continue at this queue offset. Messages of this queue that were returned earlier and not committed
+        yet will not be committed."""
         self._run(lambda inner: inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -376,7 +381,8 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return self._run(lambda inner: inner.offset_for_timestamp(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue. The message itself may have a higher one."""
+        """Offset from which the next message of this queue is read. The message itself may have a higher
+        offset."""
         return self._call(lambda inner: inner.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -454,19 +460,21 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
     # Generated from AsyncPopConsumer by scripts/blocking_methods.py: change it there.
 
     def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
-        """Return messages that are reserved for us for `PopOptions.invisible_s`. There are at most
-        `PopOptions.batch_size` of one broker group; none when none arrived in time. TopicNotFound,
-        NoNameServer, NoBroker, BrokerRefused.
+        """Return messages that are reserved for this consumer for `PopOptions.invisible_s`. All of them come
+        from one broker group, and there are at most `PopOptions.batch_size`. Returns an empty list if no
+        message arrived within `timeout_s`.
 
-        Brokers may hold a request longer than this call waits; its messages are then returned by the next
-        call. Concurrent calls share the requests: each answer goes to one of them. ClientClosed when the
-        consumer is closed meanwhile.
+        Brokers may hold a request longer than this call waits. The next call then returns its messages.
+        Concurrent calls share the requests, and each answer goes to one of these calls.
+
+        Raises TopicNotFound, NoNameServer, NoBroker or BrokerRefused, and ClientClosed if the consumer is
+        closed meanwhile.
         """
         return self._run(lambda inner: inner.pop(timeout_s))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Acknowledge a message as consumed: it does not come again. The broker does not report whether it
-        came again already. NoBroker, BrokerRefused."""
+        """Acknowledge a message as consumed: it does not come again. If it was delivered again before this
+        call, the broker does not report that. Raises NoBroker or BrokerRefused."""
         self._run(lambda inner: inner.ack(message))
 
     def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -474,7 +482,9 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
         self._run(lambda inner: inner.ack_all(messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """Change how long a message is reserved for us, counted from now; after that it comes again.
-        Returns the message with a new handle: acknowledge this one. BrokerRefused, also when it came again
-        already."""
+        """Change how long a message stays reserved for this consumer, counted from now. After that time the
+        message comes again. Returns the message with a new handle, which has to be used to acknowledge it.
+
+        Raises BrokerRefused, also if the message was delivered again before this call.
+        """
         return self._run(lambda inner: inner.change_invisible(message, invisible_s))

@@ -520,8 +520,8 @@ class AsyncProducer(AsyncClient):
     # --- topics ---------------------------------------------------------------------------------------
 
     async def prepare(self, topic: str) -> None:
-        """Make sure that the topic's queues are known. TopicNotFound when no broker has the topic or creates
-        it."""
+        """Make sure that the topic's queues are known. Raises TopicNotFound if no broker has the topic or
+        creates it."""
         self._core.check_open()
         if not isinstance(topic, str):
             check_topic(topic)
@@ -572,7 +572,7 @@ class AsyncProducer(AsyncClient):
         self._core.beat_soon()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may be sent to. TopicNotFound."""
+        """The queues that a message of this topic may be sent to. Raises TopicNotFound."""
         await self.prepare(topic)
         return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
@@ -585,7 +585,7 @@ class AsyncProducer(AsyncClient):
         id.
 
         `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when
+        Raises BrokerRefused if its time has come: the message was or will be delivered. OutcomeUnknown when
         an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
         `recall` again does no harm.
         """

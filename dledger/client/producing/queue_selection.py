@@ -46,7 +46,8 @@ class SelectMessageQueueByMachineRoom:
 
 
 def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    """The queue that the application's function chose; InvalidMessage when it is not a queue of the topic."""
+    """The queue that the application's function chose; raises InvalidMessage if it is not a queue of the
+    topic."""
     try:
         queue = select(queues, message)
     except Exception as error:

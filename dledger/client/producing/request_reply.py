@@ -33,7 +33,7 @@ _TYPE_REPLY = "reply"
 def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str] | None = None) -> Message:
     """Make the reply to a request message; any producer may send it.
 
-    InvalidMessage when `request` does not wait for a reply, or came from a broker that does not name its
+    Raises InvalidMessage if `request` does not wait for a reply, or came from a broker that does not name its
     cluster.
     """
     asked = request.properties

@@ -192,7 +192,7 @@ class SendKernel:
 
     @property
     def full(self) -> bool:
-        """Whether `max_pending` is reached. ClientClosed when the producer is closed."""
+        """Whether `max_pending` is reached. Raises ClientClosed if the producer is closed."""
         if self._closed:
             raise ClientClosed(NOT_OPEN)
         return self.pending >= self._max_pending

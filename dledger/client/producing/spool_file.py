@@ -65,7 +65,7 @@ class Spool:
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
     def open(self) -> tuple[int, int, int]:
-        """Create or open it. Returns how many messages wait, their bytes, and how many were refused.
+        """Create or open it. Returns how many messages wait, their bytes, and how many were refused. Raises
         SpoolFailed."""
         with self._one_at_a_time:
             try:

@@ -54,7 +54,7 @@ WRITE_MESSAGES = 1000
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """Where and how messages wait for their cluster. ValueError for impossible values."""
+    """Where and how messages wait for their cluster. Raises ValueError for impossible values."""
 
     path: str
     """The file. It belongs to one producer of one process, and its directory must exist."""
@@ -74,7 +74,7 @@ class SpoolOptions:
 
 
 def spool_of(given: str | SpoolOptions) -> SpoolOptions:
-    """The options of a spool, which may be given as its path. ClientError for anything else."""
+    """The options of a spool, which may be given as its path. Raises ClientError for anything else."""
     if isinstance(given, str):
         return SpoolOptions(given)
     if not isinstance(given, SpoolOptions) or not isinstance(given.path, str):

@@ -218,7 +218,7 @@ class Producer(BlockingClient[AsyncProducer]):
         self._run(lambda inner: inner.send_oneway(message, queue))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may be sent to. TopicNotFound."""
+        """The queues that a message of this topic may be sent to. Raises TopicNotFound."""
         return self._run(lambda inner: inner.queues(topic))
 
     def has_route(self, topic: str) -> bool:
@@ -230,7 +230,7 @@ class Producer(BlockingClient[AsyncProducer]):
         id.
 
         `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when
+        Raises BrokerRefused if its time has come: the message was or will be delivered. OutcomeUnknown when
         an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
         `recall` again does no harm.
         """
