@@ -87,10 +87,11 @@ POLL_GRACE_S = 1.0
 """How long a broker that is no longer the leader may still answer a waiting request, in seconds. Without its
 answer, messages that it handed out in a pop would come again only after their invisible time."""
 REFUSED_BEATS = 2
-"""A client that was known to brokers ends when all of them have refused its heartbeats for this many
-heartbeat intervals."""
+"""How many heartbeat intervals the brokers have to refuse all heartbeats of a client, before the client ends.
+This applies to a client whose heartbeats were accepted before."""
 CHANGE_TRIES = 3
-"""Attempts of a request that changes something, when its leader was lost while working on it."""
+"""How often a request that changes something is tried, if the leader is lost each time while it works on the
+request."""
 PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
 """Answers to a heartbeat that are temporary and do not mean that the client is refused."""
 COMPARE_EVERY = 10
@@ -101,9 +102,10 @@ class ClientCore:
     """One client's view of the cluster; `async with` starts and ends its background tasks.
 
     A client learns of a leader change in three ways: from a broker's answer (`leader_is`, after an accepted
-    message or a hint), from a new leader that receives no heartbeats from us (40 with `leaderAddr`), and from
-    a changed route. Each of them ends the `long_poll`s that wait at other brokers of the group, and sends
-    heartbeats at once, since the new leader may not know this client.
+    message or a hint), from a new leader that receives no heartbeats from us (request 40
+    NOTIFY_CONSUMER_IDS_CHANGED with the field `leaderAddr`), and from a changed route. In each case the
+    client ends the `long_poll`s that wait at other brokers of the group. It also sends heartbeats at once,
+    because the new leader may not know this client.
     """
 
     def __init__(
@@ -114,8 +116,8 @@ class ClientCore:
         handlers: dict[int, ClientHandler] | None = None,
         disk_threads: int = 2,
     ) -> None:
-        """Without `env` it makes one with this many `disk_threads`, and ends its threads when it is
-        closed."""
+        """If no `env` is given, the client makes one with this many `disk_threads`, and ends those threads
+        when it is closed."""
         self._own_env = env is None
         env = env or production_env("rocketmq", disk_threads)
         self.env = env
@@ -217,12 +219,12 @@ class ClientCore:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that made this client."""
+        """Whether this process was forked from the process that made this client."""
         return FORKS.count != self._forks
 
     def check_open(self) -> None:
         """Raise ClientClosed unless the client is started, not closed, and in the process that opened it.
-        ClientError in another event loop than the one in which it was opened."""
+        Raise ClientError if the caller is in another event loop than the one in which it was opened."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if self._tasks is None or self._closed:
@@ -230,8 +232,8 @@ class ClientCore:
         self.check_loop()
 
     def check_loop(self) -> None:
-        """Raise ClientError in another event loop than the one in which this client was opened, ClientClosed
-        in a fork of the process."""
+        """Raise ClientError if the caller is in another event loop than the one in which this client was
+        opened. Raise ClientClosed in a fork of the process."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if self._loop is not None and _get_running_loop() not in (self._loop, None):
@@ -250,7 +252,7 @@ class ClientCore:
 
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
         """Ask the current NameServer, and then the others until one answers. Raises NoNameServer if none
-        does."""
+        answers."""
         self.check_open()
         return await self.name_servers.ask(code, header)
 
@@ -263,8 +265,8 @@ class ClientCore:
     async def refresh(self, topic: str, *, compare: bool = False) -> TopicRoute:
         """Ask for a topic's route now. Raises TopicNotFound, NoNameServer or BrokerRefused.
 
-        For a known topic one NameServer is asked. All of them are asked for a new topic, when the one knows
-        fewer broker groups than before, and when `compare` is set. Their answers are merged, because a
+        For a known topic it asks one NameServer. It asks all of them for a new topic, if that one NameServer
+        knows fewer broker groups than before, or if `compare` is set. The answers are merged, because a
         NameServer that was just started knows only a part of the brokers.
         """
         zone = self.options.zone
@@ -296,8 +298,8 @@ class ClientCore:
         return known if known is not None else await self.refresh(topic)
 
     async def refresh_quietly(self, topic: str | None, *, compare: bool = False) -> None:
-        """Ask for a topic's route, or for all brokers when `topic` is None or is neither known nor watched.
-        Without an answer nothing changes."""
+        """Ask for a topic's route. If `topic` is None, or neither known nor watched, ask for all brokers
+        instead. Errors are logged, and then nothing changes."""
         try:
             if topic is None or (topic not in self.routes and topic not in self.watched):
                 await self.cluster()
@@ -363,7 +365,8 @@ class ClientCore:
     # --- leaders --------------------------------------------------------------------------------------
 
     def leader_is(self, group: BrokerGroup, address: str) -> None:
-        """Note that a broker named the leader: itself by accepting a write, or another one by a hint."""
+        """Note which broker is the leader. It has said so itself by accepting a write, or another broker
+        named it in a hint."""
         if group.accepted(address):
             self._moved(group)
 
@@ -384,7 +387,8 @@ class ClientCore:
                 loop.call_later(grace_s, _give_up, waiting, group, address)
 
     def _ids_changed(self, address: str, request: Request) -> None:
-        """Handle 40: a broker reports that the consumers of a group changed, or that it is the new leader."""
+        """Handle request 40 NOTIFY_CONSUMER_IDS_CHANGED: a broker reports that the consumers of a group
+        changed, or that it is the new leader."""
         said = request.ext()
         leader = said.get(LEADER_HINT)
         for group in self.groups.values():
@@ -402,8 +406,8 @@ class ClientCore:
         timeout_s: float,
         grace_s: float = 0.0,
     ) -> Response | None:
-        """Send a request that the broker holds until it has something to answer. Returns None when another
-        broker becomes the leader meanwhile and no answer came within `grace_s` after that. Raises
+        """Send a request that the broker holds until it has something to answer. Returns None if another
+        broker becomes the leader meanwhile and no answer comes within `grace_s` after that. Raises
         RemotingError."""
         waiting: _Waiting = asyncio.get_running_loop().create_future()
         self._polls[waiting] = group, address, grace_s
@@ -428,13 +432,15 @@ class ClientCore:
         poll_s: float = 0.0,
         lost: list[str] | None = None,
     ) -> Response:
-        """Ask the group's leader. Look for it for up to `failover_timeout_s`, then raise NoBroker.
+        """Send a request to the group's leader and return its answer. Raises NoBroker if no leader is found
+        within `failover_timeout_s`.
 
-        Answers with code 14 are not returned. While no leader is known, the group's addresses are asked in
-        turn: followers refuse with code 14, and most of them name the leader. `topic` names the route to ask
-        the NameServers for; None asks for all brokers. `poll_s` is how long the leader may hold the request
-        until it has something to answer (`long_poll`); such a request has no body. For each attempt that was
-        sent and got no answer, the reason is appended to `lost`.
+        An answer with code 14 SERVICE_NOT_AVAILABLE means that the broker is not the leader, and is not
+        returned. While no leader is known, the group's addresses are asked in turn; most followers name the
+        leader in their answer. Meanwhile the NameServers are asked for the route of `topic`, or for all
+        brokers if it is None. `poll_s` is how long the leader may hold the request until it has something to
+        answer (`long_poll`); such a request has no body. If an attempt was sent and got no answer, the reason
+        is appended to `lost`.
         """
         self.check_open()
         options = self.options
@@ -485,12 +491,12 @@ class ClientCore:
     async def change(
         self, group: BrokerGroup, topic: str | None, code: int, header: Fields, what: str
     ) -> Response:
-        """Make the group's leader change something, and return its answer. Making the change twice must do no
-        harm.
+        """Make the group's leader change something, and return its answer. It must do no harm to make the
+        change twice.
 
-        BrokerRefused and NoBroker: the change was certainly not made. OutcomeUnknown: an attempt was sent and
-        its outcome is not known, or the leader was lost while working on it. `what` describes the change in
-        error texts.
+        Raises BrokerRefused or NoBroker if the change was certainly not made. Raises OutcomeUnknown if it may
+        have been made: an attempt was sent and got no answer, or the leader was lost while it worked on the
+        request. `what` describes the change in error texts.
         """
         lost: list[str] = []
         for _ in range(CHANGE_TRIES):

@@ -49,8 +49,8 @@ MAX_DELAY_LEVEL = 64
 """Largest delay level that may be given. Brokers have 18 levels, or as many as their `messageDelayLevel`
 lists, and treat a higher one as their highest."""
 MAX_DELAY = timedelta(days=100 * 365)
-"""Largest delay that may be given: the delivery time must still be a valid date. Brokers accept only days
-(`timerMaxDelaySec`)."""
+"""Largest delay that may be given: the delivery time must still be a valid date. Brokers accept only a few
+days (`timerMaxDelaySec`)."""
 _RESERVED = frozenset(
     (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND)
 )
@@ -99,8 +99,8 @@ def properties_text(message: Message, unique_id: str) -> str:
 
 
 def _waiting(message: Message) -> dict[str, str]:
-    """The property with the delay or delivery time of a message; empty when it has none. Raises
-    InvalidMessage."""
+    """A dict with the one property that holds the delay or the delivery time of a message; empty if it has
+    none. Raises InvalidMessage."""
     level, delay, deliver_at = message.delay_level, message.delay, message.deliver_at
     if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("give only one of delay_level, delay and deliver_at")
@@ -118,9 +118,9 @@ def _waiting(message: Message) -> dict[str, str]:
 
 
 def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
-    """Return the body as it was sent, and the flags without those of its compression. A body that cannot be
-    decompressed is returned unchanged with its flags, so the application can see that. Raises LibraryMissing
-    if the body is intact but the library for it is not installed."""
+    """Decompress a body, and return it with the flags, from which those of the compression are removed. A
+    damaged body is returned unchanged with all its flags, so that the application can see the damage. Raises
+    LibraryMissing if the body is intact but the library for it is not installed."""
     if sys_flag & records.COMPRESSED:
         try:
             plain = decompress(body, sys_flag)
@@ -134,10 +134,11 @@ def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class SendHeader:
-    """The part of a send header that is the same for all messages of a producer to one queue, encoded.
+    """The encoded part of a send header that is the same for all messages of one producer to one queue.
 
-    Fields have the one-letter names of SendMessageRequestHeaderV2. Numbers are sent as text, because they are
-    signed in that form. The fields that change come last.
+    Fields have the one-letter names of SendMessageRequestHeaderV2. Numbers are sent as text, because the
+    signature of a request is computed from their text. The fields that differ from message to message come
+    last.
     """
 
     prefix: bytes
@@ -175,8 +176,8 @@ class SendHeader:
 
 
 def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
-    """Decode the messages in the body of an answer, which holds one record after the other, as `received`
-    does. Raises CorruptRecord or LibraryMissing."""
+    """Decode the messages in the body of an answer, which holds one record after the other. Each message is
+    made as by `received`. Raises CorruptRecord or LibraryMissing."""
     messages: list[ReceivedMessage] = []
     at, end = 0, len(data)
     while at < end:
@@ -191,7 +192,7 @@ def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[Rec
 
 
 def received(record: records.Record, broker_name: str, namespace: str = "") -> ReceivedMessage:
-    """Make a message of a record from a pull answer. A body that cannot be decompressed stays unchanged."""
+    """Make a message from a record of a pull answer. A damaged compressed body stays unchanged."""
     sys_flag, body = record.sys_flag, record.body
     if sys_flag & records.COMPRESSED:
         body, sys_flag = decompressed(body, sys_flag)

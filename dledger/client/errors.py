@@ -61,16 +61,16 @@ class LibraryMissing(ClientError):
 
 
 class BrokerRefused(ClientError):
-    """A broker refused a request other than a send. What was asked for is not done."""
+    """A broker refused a request other than a send. It has not done what the request asked for."""
 
 
 def outcome_unknown(answer: Response) -> bool:
-    """Whether the broker itself answers that the outcome of the request is unknown (safety.md S24)."""
+    """Whether the broker itself reports that the outcome of the request is unknown (safety.md S24)."""
     return answer.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in (answer.remark or "")
 
 
 def ended_by(error: BaseException) -> ClientError:
-    """An error that says why a consumer ended."""
+    """Make an error that says why a consumer ended."""
     code = error.code if isinstance(error, ClientError) else None
     return ClientError(f"the consumer has ended because of {type(error).__name__}: {error}", code)
 

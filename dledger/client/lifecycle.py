@@ -102,10 +102,10 @@ class AsyncClient:
         return self
 
     async def close(self, drain: bool = True) -> None:
-        """Close the client in good order. A second call waits for the same end.
+        """Close the client in good order. A second call waits until that closing is done.
 
-        With `drain=False` it does not wait for what is in flight. When the client's own listener calls it, it
-        requests the end and returns at once.
+        With `drain=False` it does not wait for what is in flight. If the client's own listener calls it, the
+        call only requests the end and returns at once.
         """
         if self._core.forked or self._state is _State.NEW:
             return
@@ -123,7 +123,7 @@ class AsyncClient:
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that ended the client unexpectedly, None when there was none."""
+        """The exception that ended the client unexpectedly; None if there was none."""
         return self._failure
 
     async def _wait_until_over(self) -> None:

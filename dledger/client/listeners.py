@@ -32,8 +32,9 @@ class ConsumeOrderlyStatus(Enum):
 Status = ConsumeStatus | ConsumeOrderlyStatus
 Result = Status | None
 Listener = Callable[[ReceivedMessage], Result | Awaitable[Result]]
-"""Called for every message: a coroutine function on the loop, any other function in a worker thread. If the
-result is awaitable, it is awaited on the loop. Only None and SUCCESS mean that the message is consumed."""
+"""A function that is called for every message. A coroutine function runs on the loop, any other function in a
+worker thread. If the result is awaitable, it is awaited on the loop. Only None and SUCCESS mean that the
+message is consumed."""
 BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]]
 """A listener that is called with up to `ConsumerOptions.batch_size` messages of one queue at a time."""
 Unit = ReceivedMessage | Sequence[ReceivedMessage]

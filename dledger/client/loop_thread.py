@@ -26,7 +26,7 @@ C = TypeVar("C", bound=AsyncClient)
 
 @contextmanager
 def ending_is_client_closed() -> Iterator[None]:
-    """Context manager in which the end of the loop thread raises ClientClosed."""
+    """Context manager. If the loop thread ends inside the block, ClientClosed is raised."""
     try:
         yield
     except (Cancelled, LoopClosed) as error:
@@ -60,7 +60,7 @@ class BlockingClient(Generic[C]):
             return self._start()
 
     def _stopped(self) -> LoopThread | None:
-        """The thread of the previous start if it still has to be closed, otherwise None. Raises ClientError
+        """The thread of the previous start if it still has to be closed; None otherwise. Raises ClientError
         if the client must not be started now."""
         thread = self._thread
         if thread is None or thread.forked:
@@ -97,11 +97,11 @@ class BlockingClient(Generic[C]):
         return self
 
     def close(self, drain: bool = True) -> None:
-        """Close the client in good order: requests in flight are finished or reported, offsets are committed.
-        Idempotent.
+        """Close the client in good order: requests in flight are finished or reported as failed, and offsets
+        are committed. Calling it again does nothing.
 
-        With `drain=False` it does not wait for what is in flight. When a callback or a listener of this
-        client calls it, it requests the end and returns at once. In a forked child it does nothing.
+        With `drain=False` it does not wait for what is in flight. If a callback or a listener of this client
+        calls it, the call only requests the end and returns at once. In a forked child it does nothing.
         """
         thread, inner = self._thread, self._inner
         if thread is None:
@@ -131,7 +131,7 @@ class BlockingClient(Generic[C]):
         return False
 
     def _stop_handing_out(self, inner: C) -> None:
-        """Stop what must stop at once, before the loop learns of the end."""
+        """Stop what must stop at once, without waiting for the event loop to handle the end."""
 
     async def _live(self, ready: Waiter) -> BaseException | None:
         """Run the client from start to end. Returns the exception that ended it, None when `close` ended
@@ -168,8 +168,8 @@ class BlockingClient(Generic[C]):
         return self._wait(thread, run())
 
     def _call(self, call: Callable[[C], T]) -> T:
-        """Call a function that does not wait on the loop, and wait for its result. On the loop itself, call
-        it at once."""
+        """Call a function on the loop and wait until it has returned its result. The function itself must not
+        wait. If the caller is already on the loop, the function is called at once."""
         inner, thread = self._open()
         if thread.inside:
             return call(inner)

@@ -38,7 +38,8 @@ class MessageQueue(NamedTuple):
 
 
 class SendStatus(Enum):
-    """How a message was stored (SendStatus). With all four the message is stored; this client asks for OK."""
+    """How a message was stored (SendStatus). All four values mean that the message is stored. This client
+    asks brokers for OK."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -67,16 +68,16 @@ class SendResult(NamedTuple):
 class Message:
     """A message to send.
 
-    `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag to filter by, `keys` one key or
-    several to find the message by; raises InvalidMessage if they have another type. `properties` are the
-    application's own; RocketMQ's names (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields. `flag` is
-    a number that the system does not interpret.
+    `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag by which consumers can filter.
+    `keys` is one key, or several, by which the message can be found. Raises InvalidMessage if they have
+    another type. `properties` are the application's own; RocketMQ's names (TAGS, KEYS, UNIQ_KEY ...) are set
+    through the other fields. `flag` is a number that the system does not interpret.
 
-    At most one of these three postpones the delivery. `delay_level`: by the time that the brokers'
-    `messageDelayLevel` has for this level, by default 1 s, 5 s, 10 s, 30 s ... 2 h for levels 1 to 18; 0
-    means at once. `delay`: by this time, on the broker's clock. `deliver_at`: until this datetime, which must
-    have a time zone. Brokers accept up to 3 days (`timerMaxDelaySec`), and deliver at the next whole second
-    (`timerPrecisionMs`), never earlier.
+    One of three fields can postpone the delivery; at most one of them may be set. `delay_level` postpones it
+    by the time that the brokers' `messageDelayLevel` has for this level: by default 1 s, 5 s, 10 s, 30 s ...
+    2 h for levels 1 to 18; 0 means at once. `delay` postpones it by this time, on the broker's clock.
+    `deliver_at` postpones it until this datetime, which must have a time zone. Brokers accept up to 3 days
+    (`timerMaxDelaySec`), and deliver at the next whole second (`timerPrecisionMs`), never earlier.
 
     >>> Message("orders", b"body", tags="paid", keys=["order-1", "customer-7"]).keys
     'order-1 customer-7'
@@ -174,19 +175,20 @@ _SHOWN = tuple(name for name in ReceivedMessage.__struct_fields__ if name not in
 
 
 def comes_later(message: Message) -> bool:
-    """Whether the message has a delay or a delivery time. Such a message is in no batch and no
+    """Whether the message has a delay or a delivery time. Such a message cannot be part of a batch or of a
     transaction."""
     return bool(message.delay_level) or message.delay is not None or message.deliver_at is not None
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
+    """Raise InvalidMessage unless this is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127
+    characters)."""
     longer = isinstance(topic, str) and topic.startswith("%")
     _check_name("topic", topic, MAX_TOPIC_OF_GROUP_LENGTH if longer else MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> None:
-    """Raise InvalidMessage unless it is a legal name of a group."""
+    """Raise InvalidMessage unless this is a legal name of a group."""
     _check_name("group", group, MAX_GROUP_LENGTH)
 
 
@@ -207,13 +209,13 @@ def _check_name(kind: str, name: str, longest: int) -> None:
 
 
 def check_flag(flag: object) -> None:
-    """Raise InvalidMessage unless it is a whole number of 32 bits."""
+    """Raise InvalidMessage unless the flag is a whole number of 32 bits."""
     if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
         raise InvalidMessage(f"flag={flag!r}: give a whole number of 32 bits")
 
 
 def check_ordering_key(key: object) -> None:
-    """Raise InvalidMessage unless it is None or text that can be encoded."""
+    """Raise InvalidMessage unless the key is None, or a text that can be encoded."""
     if key is None:
         return
     if not isinstance(key, str):
@@ -238,12 +240,13 @@ def check_body(body: bytes, max_size: int) -> None:
 
 
 def _as_bytes(body: object) -> bytes:
-    """The body as bytes. An object of another type stays as it is: sending it is refused (`check_body`)."""
+    """The body as bytes. An object that is not bytes-like is returned as it is; `check_body` refuses it when
+    it is sent."""
     return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else cast(bytes, body)
 
 
 def check_tags(tags: object) -> None:
-    """Raise InvalidMessage unless it is one tag."""
+    """Raise InvalidMessage unless this is one tag, given as text."""
     if not isinstance(tags, str):
         raise InvalidMessage(
             f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text "
@@ -252,9 +255,12 @@ def check_tags(tags: object) -> None:
 
 
 def check_new_tags(tags: object) -> None:
-    """Raise InvalidMessage unless it is one tag that a subscription can name: no `||` and no blanks around
-    it, and not `*`. This is not checked in a copy of an existing message: its `tags` are set after it was
-    made."""
+    """Raise InvalidMessage unless this is one tag that a subscription can name: it has no `||` and no blanks
+    around it, and is not `*`.
+
+    A copy of an existing message is not checked in this way, because its `tags` are set after the copy was
+    made.
+    """
     check_tags(tags)
     assert isinstance(tags, str)
     if tags.isalnum():
@@ -267,10 +273,11 @@ def check_new_tags(tags: object) -> None:
 
 
 def joined_keys(keys: object) -> str:
-    """Join keys into the text that is sent: one text, or several that are separated by blanks.
+    """Join keys into the text that is sent, in which blanks separate them. `keys` is that text itself, or a
+    sequence of keys.
 
-    Raises InvalidMessage unless they are texts. A key of a list must not be empty or contain blanks: it would
-    be stored as several keys, and a query for it would find nothing.
+    Raises InvalidMessage for anything else, and for a key of a sequence that is empty or contains blanks.
+    Such a key would be stored as several keys, and a query for it would find nothing.
     """
     if isinstance(keys, str):
         return keys
@@ -289,8 +296,8 @@ def joined_keys(keys: object) -> str:
 
 
 def batch_of(messages: object) -> list[Message]:
-    """The messages of a batch, which may be given as any iterable; raises InvalidMessage for anything
-    else."""
+    """The messages of a batch as a list. They may be given as any iterable; raises InvalidMessage for
+    anything else."""
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         raise InvalidMessage(f"send_batch({type(messages).__name__}): give a list of Messages")
     return list(messages)
@@ -304,7 +311,8 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: Mapping[str, str] | None,
 ) -> tuple[Message, QueueChoice | None]:
-    """Interpret the arguments of `send`: a message, perhaps followed by its queue, or a topic with a body."""
+    """Interpret the arguments of `send`: either a message, perhaps followed by its queue, or a topic and a
+    body. Returns the message and its queue."""
     if isinstance(message, Message):
         if queue is None and (isinstance(body, MessageQueue) or callable(body)):
             body, queue = None, body

@@ -16,7 +16,7 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import QueryMessageHeader
 
 MAX_MESSAGES = 64
-"""Most messages that a broker returns at once; RocketMQ's brokers have the same limit."""
+"""Largest number of messages that one query asks a broker for; RocketMQ's brokers have the same limit."""
 NEVER_MS = (1 << 63) - 1
 """A time later than all others."""
 

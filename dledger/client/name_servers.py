@@ -1,8 +1,8 @@
 """Requests to NameServers: to one of them, or to all where one answer is not enough.
 
 Each NameServer knows only what brokers have reported to it. One that was just started knows nothing, and one
-that a broker does not reach knows less than the others. So a topic, group or broker counts as unknown only
-when every NameServer that answers says so, and lists are merged from all answers.
+that a broker does not reach knows less than the others. So a topic, group or broker counts as unknown only if
+every NameServer that answers reports it as unknown. Lists are merged from all answers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from dledger.runtime import Env
 from dledger.runtime.log import Log
 
 FURTHER_S = 0.2
-"""How long further NameServers may take to answer when one has already returned something, in seconds."""
+"""How long, in seconds, the client waits for the other NameServers once one has returned a non-empty
+answer."""
 
 Size = Callable[[Response], int]
-"""How much an answer contains, such as a number of broker groups; 0 when nothing is known."""
+"""A function that returns how much an answer contains, such as the number of broker groups; 0 if it contains
+nothing."""
 
 
 def where_name_servers_are(
@@ -48,7 +50,8 @@ def where_name_servers_are(
 
 
 class NameServers:
-    """The NameServers of one client. The *current* one, which answered last, is asked first."""
+    """The NameServers of one client. The *current* one is asked first; it is the one that last proved
+    useful."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class NameServers:
 
     async def ask(self, code: int, header: Fields) -> Response:
         """Ask the current NameServer, and then the others until one answers. Raises NoNameServer if none
-        does."""
+        answers."""
         if not self.addresses:
             await self._first_addresses()
         failures: dict[str, RemotingError] = {}
@@ -97,8 +100,8 @@ class NameServers:
         """Ask all NameServers; returns the answers, that of the current one first. Raises NoNameServer if
         none answers.
 
-        As long as all answers are empty, every NameServer has the full time-out. After that the others have
-        `FURTHER_S`. The one with the largest answer becomes the current one.
+        Every NameServer has the full time-out until the first non-empty answer arrives. From then on the call
+        waits `FURTHER_S` for the other NameServers. The one with the largest answer becomes the current one.
         """
         if len(self.addresses) == 1:
             return [await self.ask(code, header)]
@@ -138,7 +141,8 @@ class NameServers:
         return [answers[address] for address in found]
 
     async def _ask_at(self, address: str, code: int, header: Fields) -> Response:
-        """Ask one NameServer. Raises RemotingError, also if something other than a NameServer answers."""
+        """Ask one NameServer. Raises RemotingError, also if the server at this address is not a
+        NameServer."""
         try:
             answer = await self._remoting.invoke(address, code, header, timeout_s=self._timeout_s)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._hint(address):
@@ -151,8 +155,8 @@ class NameServers:
         return answer
 
     async def _first_addresses(self) -> None:
-        """Ask the address server now; raises NoNameServer if it returns nothing. Concurrent callers share one
-        request."""
+        """Ask the address server for the addresses of the NameServers now. Raises NoNameServer if it returns
+        none. Concurrent callers share one request."""
         async with self._asking:
             if self.addresses:
                 return
@@ -187,8 +191,8 @@ class NameServers:
             self.current = self._env.random.randrange(len(addresses))
 
     async def _why_none(self, failures: dict[str, RemotingError]) -> str:
-        """Explain why no NameServer answered, and what runs at the addresses instead where that is
-        recognised."""
+        """Explain why no NameServer answered. If servers of another kind were recognised at the addresses,
+        name them."""
         if not self._found:
             there = [address for address, error in failures.items() if not isinstance(error, ConnectFailed)]
             found = {address: await self._hint(address) for address in there}
@@ -204,8 +208,8 @@ class NameServers:
         return f"no NameServer answers ({reasons}): check that it runs, and that the address is right"
 
     async def _hint(self, address: str) -> str | None:
-        """A description of the server that answers there instead of a NameServer; looked up once per
-        address."""
+        """Describe the server that runs at this address instead of a NameServer; None if it is not
+        recognised. Each address is examined only once."""
         if address not in self._hints:
             self._hints[address] = await identify(self._remoting, address)
         return self._hints[address]
@@ -216,7 +220,7 @@ def _left(tasks: dict[str, asyncio.Task[None]]) -> list[asyncio.Task[None]]:
 
 
 def successful(answers: Sequence[Response]) -> list[Response]:
-    """Return the answers that are successful. Raises BrokerRefused if none is."""
+    """Return the answers that are successful. Raises BrokerRefused if no answer is."""
     good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
     if not good:
         first = answers[0]

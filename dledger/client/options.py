@@ -23,9 +23,10 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 
 MAX_INSTANCE_NAME = 180
-"""Longest instance name in characters: with the address it becomes the name of a directory."""
+"""Longest instance name, in characters. There is a limit because the name, with the address, becomes the name
+of a directory."""
 MAX_ASKED_S = 1e9
-"""Longest time in seconds that may be sent to a broker, about thirty years. It travels as whole
+"""Longest time in seconds that may be sent to a broker, about thirty years. In requests, times are whole
 milliseconds."""
 
 
@@ -72,8 +73,8 @@ class ClientOptions:
     """Account whose key signs all requests, for brokers with access control. By default the one in
     ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
     zone: str = ""
-    """Use only brokers of this zone (`rocketmq.zone` with `rocketmq.zone.mode`), and groups that have no
-    master."""
+    """Zone of this client (`rocketmq.zone` with `rocketmq.zone.mode`). It uses only broker groups of this
+    zone, and groups that have no master at the moment."""
     address_server: str = ""
     """Server that returns the addresses of the NameServers, for clients that are given none: a domain,
     `domain:port`, or a URL (rocketmq.namesrv.domain). It is asked when the client opens, and every 120 s."""
@@ -99,7 +100,8 @@ class ClientOptions:
 
 
 def check_group_of(group: str, client: ClientOptions | None) -> None:
-    """Raise InvalidMessage unless it is a legal name of a group, also with the namespace of these options."""
+    """Raise InvalidMessage unless this is a legal name of a group, both alone and with the namespace of these
+    options."""
     check_group(group)
     if client is not None:
         check_group(with_namespace(group, options_of(ClientOptions, client, "client").namespace))
@@ -108,9 +110,12 @@ def check_group_of(group: str, client: ClientOptions | None) -> None:
 def namesrv_addresses(
     given: str | Sequence[str] | None, client: ClientOptions | None = None
 ) -> tuple[str, ...]:
-    """Read addresses from "host:port;host:port" or a sequence of them; from NAMESRV_ADDR when None is
-    given. When there are none, returns () if the options name an address server, and raises ClientError
-    otherwise."""
+    """Read addresses from "host:port;host:port" or from a sequence of such texts. With None they are read
+    from the environment variable NAMESRV_ADDR.
+
+    If there are no addresses, returns () if the options name an address server, and raises ClientError
+    otherwise.
+    """
     if not given and client is not None and client.address_server:
         return ()
     said = namesrv_addr() if given is None else given
@@ -141,7 +146,7 @@ def check_wait(timeout_s: object, max_messages: object = 1) -> None:
 
 
 def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> OptionsT:
-    """Return the options that a client was given, the defaults for None. Raises ClientError if they are of
+    """Return the options that a client was given; None means the defaults. Raises ClientError if they are of
     another class."""
     if given is None:
         return kind()
@@ -151,8 +156,8 @@ def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> Optio
 
 
 def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
-    """Return a member of an enumeration, given as such or by its name in any case. Raises ClientError for
-    anything else."""
+    """Return a member of an enumeration. `given` is the member itself, or its name in upper or lower case.
+    Raises ClientError for anything else."""
     if isinstance(given, kind):
         return given
     found = kind.__members__.get(given.upper()) if isinstance(given, str) else None
@@ -163,7 +168,8 @@ def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
 
 
 def _check_instance_name(name: object) -> None:
-    """Raise ClientError unless it can be part of a file name: broadcasting consumers use it so."""
+    """Raise ClientError unless the name can be part of a file name. This is needed because a broadcasting
+    consumer stores its offsets under this name."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -181,7 +187,8 @@ def _check_instance_name(name: object) -> None:
 
 
 def check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
-    """Raise ClientError unless every limit is a positive number."""
+    """Raise ClientError unless every number among the options is positive. Those named in `may_be_zero` may
+    also be 0."""
     for each in fields(options):
         value = getattr(options, each.name)
         if each.type not in ("int", "float"):
@@ -194,7 +201,8 @@ def check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
 
 
 def check_asked(options: Any, *names: str) -> None:
-    """Raise ClientError if one of these times is longer than may be sent to a broker (`MAX_ASKED_S`)."""
+    """Raise ClientError if one of the named options is longer than a time that may be sent to a broker
+    (`MAX_ASKED_S`)."""
     for name in names:
         value = getattr(options, name)
         if value > MAX_ASKED_S:

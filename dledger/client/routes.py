@@ -27,8 +27,8 @@ B = TypeVar("B", bound=Body)
 
 
 def parse_route(body: bytes) -> TopicRoute:
-    """Decode an answer to 105 GET_ROUTEINFO_BY_TOPIC, sorted so that equal routes compare equal. Raises
-    BadBody."""
+    """Decode an answer to request 105 GET_ROUTEINFO_BY_TOPIC. Lists in it are sorted, so that equal routes
+    compare equal. Raises BadBody."""
     route = decode_body(body, TopicRoute, "route")
     route.queueDatas.sort(key=lambda data: data.brokerName)
     route.brokerDatas.sort(key=lambda data: data.brokerName)
@@ -41,25 +41,27 @@ def groups_of_route(route: TopicRoute) -> frozenset[str]:
 
 
 def groups_of_answer(answer: Response) -> frozenset[str]:
-    """Names of the broker groups in an answer to 105; none when it is a refusal or cannot be read."""
+    """Names of the broker groups in an answer to request 105 GET_ROUTEINFO_BY_TOPIC; none if the answer is a
+    refusal or cannot be read."""
     route = _told(answer, TopicRoute)
     return frozenset() if route is None else groups_of_route(route)
 
 
 def groups_in_cluster(answer: Response) -> int:
-    """How many broker groups an answer to 106 GET_BROKER_CLUSTER_INFO lists."""
+    """Number of broker groups in an answer to request 106 GET_BROKER_CLUSTER_INFO."""
     info = _told(answer, ClusterInfo)
     return 0 if info is None else len(info.brokerAddrTable)
 
 
 def topics_in_list(answer: Response) -> int:
-    """How many topics an answer to 206 or 304 lists."""
+    """Number of topics in an answer to request 206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER or 304
+    GET_SYSTEM_TOPIC_LIST_FROM_NS."""
     listed = _told(answer, TopicList)
     return 0 if listed is None else len(listed.topicList)
 
 
 def _told(answer: Response, kind: type[B]) -> B | None:
-    """Decode an answer; None when it is a refusal or cannot be read."""
+    """Decode an answer; None if it is a refusal or cannot be read."""
     if answer.code != ResponseCode.SUCCESS:
         return None
     try:
@@ -69,8 +71,8 @@ def _told(answer: Response, kind: type[B]) -> B | None:
 
 
 def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
-    """Merge what several NameServers know of a topic. When several know the same broker group, the first one
-    that knows its master counts."""
+    """Merge the routes of one topic that several NameServers returned. If several of them know the same
+    broker group, the first entry that names a master is taken."""
     if len(routes) == 1:
         return routes[0]
     queues: dict[str, QueueData] = {}
@@ -91,7 +93,8 @@ def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
 
 
 def merge_clusters(found: Sequence[ClusterInfo]) -> ClusterInfo:
-    """Merge what several NameServers know of clusters, by the rule of `merge_routes`."""
+    """Merge the clusters that several NameServers returned. For a broker group that several of them know, the
+    first entry that names a master is taken."""
     names: dict[str, dict[str, None]] = {}
     for info in found:
         for cluster, members in info.clusterAddrTable.items():
@@ -112,15 +115,18 @@ def _merge_brokers(found: Iterable[BrokerData]) -> dict[str, BrokerData]:
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Queues that accept messages, by broker name and number (topicRouteData2TopicPublishInfo).
+    """The queues of a topic that accept messages, sorted by broker name and queue id
+    (topicRouteData2TopicPublishInfo).
 
-    Unlike RocketMQ's clients this one keeps groups without a leader, because they will soon have one again.
+    Unlike RocketMQ's clients this one includes queues of broker groups without a leader, because the groups
+    will soon have one again.
     """
     return _queues(topic, route, PERM_WRITE)
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Queues that can be read, by broker name and number (topicRouteData2TopicSubscribeInfo)."""
+    """The queues of a topic that can be read, sorted by broker name and queue id
+    (topicRouteData2TopicSubscribeInfo)."""
     return _queues(topic, route, PERM_READ)
 
 

@@ -13,17 +13,19 @@ FIRST_MS = 946_684_800_000
 AHEAD_MS = 366 * 86_400_000
 """A time further ahead than this (366 days) is probably in another unit."""
 MARKS = (0, -1, (1 << 63) - 1)
-"""Numbers with a special meaning: the beginning, the end of the queue (where a reset accepts it), and
-never."""
+"""Numbers that are accepted in place of a time and have a special meaning: 0 is the beginning, -1 the end of
+the queue (only where a reset accepts it), and the last one means "never"."""
 _UNITS = (("seconds", 1000, 1), ("microseconds", 1, 1000), ("nanoseconds", 1, 1_000_000))
-"""Name of a unit, and how many milliseconds one of it has, as a fraction."""
+"""For each unit that a user may have meant: its name, and how many milliseconds it has, as a fraction
+(numerator, denominator)."""
 
 
 def check_time(given: int, what: str, now_ms: int | None = None) -> int:
-    """Return the time if it lies between 2000 and a year from now, or is one of `MARKS`; otherwise
-    ClientError.
+    """Return the time if it lies between 2000 and a year from now, or is one of `MARKS`. Raises ClientError
+    otherwise.
 
-    `what` is the user's name for it. The error text names the unit that was probably meant.
+    `what` is the name of the argument, for the error text. The error text names the unit that was probably
+    meant.
     """
     try:
         time_ms = operator.index(given)

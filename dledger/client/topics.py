@@ -18,10 +18,10 @@ from dledger.remoting.headers import CreateTopicHeader, DeleteTopicHeader, Topic
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
     """Create a topic, or change its number of queues, in all broker groups or in one.
 
-    Returns when the NameServers return the route. An attempt without an answer is repeated; should the broker
-    receive the lost one later, it carries out the request once more. InvalidMessage for a bad name,
-    BrokerRefused, NoBroker when no leader or no route appears in time, OutcomeUnknown when an attempt got no
-    answer and no later one succeeded.
+    Returns when the NameServers return the route. An attempt without an answer is repeated. If the first
+    attempt arrives late, the broker carries out the request once more. Raises InvalidMessage for a bad name,
+    BrokerRefused, or NoBroker if no leader or no route appears in time. Raises OutcomeUnknown if an attempt
+    got no answer and no later one succeeded.
     """
     check_topic(topic)
     if not 1 <= queues <= 1024:
@@ -45,9 +45,11 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
     """Delete a topic with its messages, in all broker groups or in one. A topic that does not exist counts as
     deleted. Returns when the brokers have deleted it and reported that to the NameServers.
 
-    An attempt without an answer is repeated. Should a broker receive the lost one only after the topic was
-    created again, the new topic stays, because the request names which life of the topic is meant. Raises
-    InvalidMessage for a bad name, BrokerRefused, NoBroker, OutcomeUnknown.
+    An attempt without an answer is repeated. The first attempt may then arrive very late, when the topic has
+    been created again. The new topic stays nevertheless, because the request names the *life* of the topic
+    that it deletes (the time between a creation and a deletion). This does not work if the topic was not
+    found in the beginning, or the broker is not one of ours. Raises InvalidMessage for a bad name,
+    BrokerRefused, NoBroker or OutcomeUnknown.
     """
     check_topic(topic)
     for name in await _find_groups(core, broker_name):

@@ -1,5 +1,5 @@
-"""Message trace: which client sent and which consumed each message, when and with what result, as messages of
-a topic.
+"""Message trace: records in messages of a topic which client sent and which client consumed each message,
+when, and with what result.
 
 Records wait in a bounded queue, and a separate task sends them, so neither sending nor consuming waits for
 them. When the queue is full, a record is dropped and counted (AsyncTraceDispatcher). The hooks that make the
@@ -26,20 +26,21 @@ from dledger.runtime.loops import next_turn
 MAX_WAITING = 2048
 """At most this many records wait to be sent; further ones are dropped and counted."""
 BATCH_RECORDS = 100
-"""Most records in one message of the trace topic."""
+"""Largest number of records in one message of the trace topic."""
 BATCH_CHARACTERS = 118_000
-"""Most characters of records in one message of the trace topic (maxMsgSize)."""
+"""Limit, in characters, of the records in one message of the trace topic (maxMsgSize)."""
 MAX_TRACES_UNDER_WAY = 64
-"""At most this many messages of the trace topic are in flight; further records are dropped."""
+"""Limit of the number of trace messages in flight. While it is reached, further records are dropped."""
 MAX_KEYS_CHARACTERS = 16_000
-"""Most characters of keys in one message of the trace topic: all properties together have 32 KiB."""
+"""Limit, in characters, of the keys of one message of the trace topic. They must fit into its properties,
+which together may have 32 KiB."""
 PAUSE_S = 0.05
-"""Pause between two looks at the queue, in seconds."""
+"""Pause between two checks whether records are waiting, in seconds."""
 CLOSE_S = 5.0
 """How long `close` waits for the last records to be sent, in seconds."""
 
 Send = Callable[[Message, Callable[[SendResult | ClientError], None]], None]
-"""Begins to send a message without waiting, and calls back with the result."""
+"""A function that begins to send a message without waiting, and calls back with the result."""
 
 
 class TraceDispatcher:
@@ -47,7 +48,8 @@ class TraceDispatcher:
 
     def __init__(self, core: ClientCore, topic: str, send: Send) -> None:
         self.dropped: int = 0
-        """Records that were dropped because the queue was full, or whose message was not acknowledged."""
+        """Number of records that were dropped because the queue was full, or lost because their message was
+        not acknowledged."""
         self._core = core
         self._topic = topic
         self._send = send
@@ -56,7 +58,7 @@ class TraceDispatcher:
         self._idle = asyncio.Event()
 
     def append(self, record: TraceRecord) -> bool:
-        """Queue a record to be sent. False when the queue is full."""
+        """Queue a record to be sent. Returns False if the queue is full."""
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return False
@@ -76,7 +78,7 @@ class TraceDispatcher:
                 told = self.dropped
 
     async def send_waiting(self) -> None:
-        """Send all queued records, one message for each traced topic; other tasks run in between."""
+        """Send all queued records, one message per traced topic or more. Other tasks run in between."""
         while self._waiting:
             await next_turn()
             by_topic: dict[str, list[TraceRecord]] = {}
@@ -156,12 +158,12 @@ class Tracing:
         self.dispatcher: TraceDispatcher = TraceDispatcher(core, core.options.trace_topic, producer.send_soon)
 
     async def start(self) -> None:
-        """Start; the client must be open."""
+        """Start the producer and the dispatcher. The client must be open."""
         await self._producer.start()
         self._core.spawn(self.dispatcher.run(), "trace")
 
     async def close(self, drain: bool) -> None:
-        """Send queued records for up to `CLOSE_S` if `drain` is set, and end."""
+        """End the message trace. If `drain` is set, first send the queued records, for up to `CLOSE_S`."""
         try:
             if drain:
                 await self.dispatcher.flush()

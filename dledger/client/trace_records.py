@@ -21,7 +21,8 @@ NORMAL_MSG, TRANS_MSG_HALF, TRANS_MSG_COMMIT, DELAY_MSG, ORDER_MSG = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Pub:
-    """A message was sent, or could not be sent. Times in ms since the epoch, costs in ms."""
+    """A message was sent, or could not be sent. Times are in ms since the epoch; `cost_ms` is the time that
+    the send took."""
 
     time_ms: int
     region_id: str
@@ -104,7 +105,7 @@ def keys_of(record: TraceRecord) -> list[str]:
 
 
 def decode(text: str) -> Iterator[list[str]]:
-    """The fields of each record, the kind first."""
+    """Decode a text with several records. Yields the fields of each record; the first field is its kind."""
     for record in text.split(RECORD):
         if record:
             yield record.split(FIELD)

@@ -385,13 +385,14 @@ class Rebalancer:
         self._initial_offsets = initial_offsets
         self._broadcasting = broadcasting
         self.ready = False
-        """Whether the topics were looked at, so that heartbeats may name this consumer."""
+        """Whether the consumer has looked at its topics. Only then do heartbeats name this consumer."""
         self.met: asyncio.Event = asyncio.Event()
-        """Set when the topics were looked at for the first time, and the brokers know this consumer."""
+        """Set when the consumer has looked at its topics for the first time and has sent a heartbeat to the
+        brokers."""
         self._due = asyncio.Event()
         self._stopped = False
         self._missed = 0
-        """How often the group's retry topic was missing."""
+        """How many rebalances so far found no retry topic of the group."""
         self._said: dict[str, str] = {}  # topic -> the trouble that was logged last
 
     def soon(self) -> None:
@@ -434,7 +435,7 @@ class Rebalancer:
         self.met.set()
 
     async def _try(self, subscription: Subscription) -> bool:
-        """Rebalance one topic; False when it has to be tried again soon."""
+        """Rebalance one topic. Returns False if it has to be tried again soon."""
         topic = subscription.topic
         try:
             good = await self._rebalance(subscription)
@@ -500,7 +501,8 @@ class Rebalancer:
         return all(queue in self._share.queues for queue in mine)
 
     async def _consumers(self, queues: Sequence[MessageQueue]) -> list[str]:
-        """Client ids of the group, from a broker that serves the topic (38)."""
+        """Client ids of the group's consumers, from a broker that serves the topic (request 38
+        GET_CONSUMER_LIST_BY_GROUP)."""
         group = self._core.group(queues[0].broker_name)
         answer = await self._core.invoke_leader(
             group,

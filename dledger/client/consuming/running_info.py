@@ -1,5 +1,6 @@
-"""Answers a broker's questions about this consumer (221, 307, 309; ConsumerRunningInfo), and resets its
-offsets when a broker requests it (220)."""
+"""Answers the requests in which a broker asks about this consumer (221 GET_CONSUMER_STATUS_FROM_CLIENT, 307
+GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY). Also resets its offsets when a broker requests that
+(220 RESET_CONSUMER_CLIENT_OFFSET)."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ ABOUT_US = (
 )
 """Codes of the requests that brokers send to a consumer."""
 ConsumeNow = Callable[[ReceivedMessage], Coroutine[Any, Any, tuple[str, str | None]]]
-"""Calls the listener with one message; returns CMResult, and for a failure the reason."""
+"""Calls the listener with one message. Returns RocketMQ's CMResult, and after a failure the reason."""
 
 
 class RunningInfo:
-    """Answers for one consumer of a group."""
+    """Answers brokers' requests about one consumer of a group."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class RunningInfo:
         }
 
     def handlers(self) -> dict[int, ClientHandler]:
-        """The handlers by request code."""
+        """A dict from request code to its handler."""
         return {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
@@ -76,7 +77,8 @@ class RunningInfo:
         }
 
     def _reset(self, address: str, request: Request) -> None:
-        """Handle 220: the group's offsets were set; continue from there."""
+        """Handle request 220 RESET_CONSUMER_CLIENT_OFFSET: the group's offsets were set, so continue from the
+        new ones."""
         header = request.header(ResetOffsetHeader)
         if header.group != self._group:
             return

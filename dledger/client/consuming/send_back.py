@@ -1,4 +1,5 @@
-"""Sending a failed message back to the broker, which delivers it to the group again later (request 36)."""
+"""Sends a failed message back to the broker, which delivers it to the group again later (request 36
+CONSUMER_SEND_MSG_BACK)."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
 
 BROKERS_CHOICE = 0
-"""Delay level that leaves the delay to the broker: 10 s at first, longer each time, and the dead letters in
-the end."""
+"""Delay level that leaves the delay to the broker. The delay is 10 s at first and longer each time; in the
+end the message becomes a dead letter."""
 DELAYS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
-"""Seconds of the delay levels 1 to 18 with RocketMQ's default of the brokers' `messageDelayLevel`."""
+"""The delays of levels 1 to 18 in seconds, with the default value of the brokers' `messageDelayLevel`."""
 DEAD_LETTER = -1
 """Delay level that moves a message to the dead letters at once."""
 
 
 def level_of(delay_s: float) -> int:
-    """The first delay level of at least this many seconds, or the last one (2 h). Raises ClientError for less
-    than 0."""
+    """The first delay level that lasts at least this many seconds, or the last level (2 h) if none does.
+    Raises ClientError for a negative number."""
     if not delay_s >= 0:
         raise ClientError(f"delay={delay_s!r}: give seconds, 0 or more")
     return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))
@@ -37,11 +38,11 @@ class SendBack:
         self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
 
     def supported(self, message: ReceivedMessage) -> bool:
-        """Whether its broker takes messages back, as far as we know."""
+        """Whether the message's broker takes messages back, as far as this client knows."""
         return message.queue.broker_name not in self._unsupported
 
     async def send(self, message: ReceivedMessage, delay_level: int = BROKERS_CHOICE) -> bool:
-        """Send a message back. False when the broker did not take it, which is logged."""
+        """Send a message back. Returns False if the broker did not take it; the reason is logged."""
         broker = message.queue.broker_name
         if broker in self._unsupported:
             return False
@@ -71,7 +72,8 @@ class SendBack:
 
 
 def message_name(message: ReceivedMessage) -> dict[str, object]:
-    """Identifies a message in the log, without its content. `attempt` is 1 at the first delivery."""
+    """Fields that identify a message in the log, without its content. `attempt` is 1 at the first
+    delivery."""
     return {
         "message_id": message.message_id,
         "queue": message.queue,

@@ -1,4 +1,5 @@
-"""Which messages of a topic a consumer wants: all, those with one of some tags, or by their properties."""
+"""Which messages of a topic a consumer wants: all of them, those with certain tags, or those whose properties
+satisfy a condition."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dledger.formats.message_ids import tags_code
 ALL = "*"
 
 _SQL = re.compile(r"[<>=()'\"]|\s(AND|OR|NOT|IN|IS|LIKE|BETWEEN|CONTAINS)(\s|$)|^NOT\s", re.IGNORECASE)
-"""Matches signs and words that occur in conditions on properties, and not in usual tags."""
+"""Matches characters and words that occur in conditions on properties, but not in usual tags."""
 
 
 TAG = "TAG"
@@ -20,9 +21,9 @@ SQL92 = "SQL92"
 
 class Sql(str):
     """A condition on properties, given in place of a tag expression (RocketMQ's MessageSelector.bySql).
-
-    Brokers evaluate it for each message, and report its errors when they are asked for messages. A property
-    that is compared with a number is read as a number; a comparison with a missing property is never true.
+    Brokers evaluate the condition for each message. If it has an error, they report the error when a client
+    asks for messages. A property that is compared with a number is read as a number; a comparison with a
+    missing property is never true.
     >>> consumer.subscribe("orders", Sql("price > 5 AND region IN ('eu', 'us')"))  # doctest: +SKIP
     """
 
@@ -31,10 +32,10 @@ class Sql(str):
 
 @dataclass(frozen=True)
 class Subscription:
-    """A topic and an expression, as they are sent (SubscriptionData).
+    """A topic and an expression, in the form in which they are sent to brokers (SubscriptionData).
 
-    `tags` is empty for all messages, and for a condition on properties (`kind` SQL92). `version` is the time
-    of subscribing in ms: brokers keep the newest.
+    `tags` is empty in two cases: if all messages are wanted, and if the expression is a condition on
+    properties (`kind` SQL92). `version` is the time of subscribing in ms; brokers keep the newest version.
     """
 
     topic: str
@@ -45,12 +46,12 @@ class Subscription:
 
     @property
     def selective(self) -> bool:
-        """Whether brokers may leave messages out."""
+        """Whether brokers may leave out messages because of this subscription."""
         return bool(self.tags) or self.kind != TAG
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Tag codes, in the order of `tags`."""
+        """Hash codes of the tags, in the order of `tags`."""
         return tuple(tags_code(tag) for tag in self.tags)
 
     def matches(self, tag: str | None) -> bool:
@@ -59,8 +60,8 @@ class Subscription:
 
 
 def subscribe(topic: str, expression: str, version: int) -> Subscription:
-    """Parse "*" or "A || B", or take an `Sql`; raises ClientError for one that names no tag, or looks like
-    SQL.
+    """Make a subscription from "*", from tags as "A || B", or from an `Sql`. Raises ClientError for a text
+    that names no tag, or looks like SQL.
 
     >>> subscribe("orders", " paid||  sent ", 0).tags
     ('paid', 'sent')

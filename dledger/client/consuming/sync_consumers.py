@@ -99,11 +99,11 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the consumer has ended (True) or `timeout_s` is over (False).
 
-        Ctrl-C closes the consumer, which waits for running listeners and commits, and then raises an
+        Ctrl-C closes the consumer: `wait` waits for running listeners, commits, and then raises an
         `Interrupted`. `except KeyboardInterrupt` catches it; a program that does not catch it ends with exit
-        code 130 and without a traceback. A second Ctrl-C does not wait. On the main thread SIGTERM does the
-        same with SystemExit(143), unless the program has its own handler. Raises ClientError if the consumer
-        ended by itself, for example because its listener raised SystemExit.
+        code 130 and without a traceback. After a second Ctrl-C it does not wait for listeners. On the main
+        thread SIGTERM does the same with SystemExit(143), unless the program has its own handler. Raises
+        ClientError if the consumer ended by itself, for example because its listener raised SystemExit.
         """
         thread = self._thread
         if thread is not None and thread.forked:
@@ -438,8 +438,8 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
 
-        Ctrl-C and SIGTERM end it before the next message. It waits for running listeners, and then raises the
-        exceptions of `PushConsumer.wait`.
+        After Ctrl-C or SIGTERM no further message is passed to the listener. The call waits for running
+        listeners, and then raises the same exceptions as `PushConsumer.wait`.
         """
         inner, thread = self._open()
         ended = self._begin(lambda consumer: consumer.listen(listener))

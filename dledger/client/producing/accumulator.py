@@ -1,4 +1,5 @@
-"""Messages that are sent one by one and travel together (RocketMQ 5's ProduceAccumulator)."""
+"""Collects messages that are sent one by one, and sends them together as a batch (RocketMQ 5's
+ProduceAccumulator)."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ class BatchItem(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it adds to a batch, approximately."""
+        """How many bytes this message adds to a batch, approximately."""
         return len(self.body) + len(self.properties)
 
 
 Key = tuple[str, MessageQueue | None]
-"""The common part of all messages in one batch: the topic, and the queue if the application chose it."""
+"""What all messages of one batch have in common: the topic, and the queue if the application chose it."""
 
 
 class _Held:
@@ -53,7 +54,7 @@ class Accumulator:
     ) -> None:
         """`send` takes a batch over, and may raise ClientError. `tell` reports the result of one message."""
         self.messages: int = 0
-        """Number of messages that are held."""
+        """Number of messages that wait in batches which are not sent yet."""
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._send = send
@@ -62,12 +63,12 @@ class Accumulator:
         self._held: dict[Key, _Held] = {}
 
     def has_room(self, size: int) -> bool:
-        """Whether a message of this size may be held. Otherwise it is sent at once."""
+        """Whether a message of this size may wait in a batch. Otherwise it is sent at once."""
         options = self._options
         return size < options.batch_hold_bytes and self._bytes + size <= options.batch_total_bytes
 
     def add(self, key: Key, item: BatchItem, on_done: OnSent) -> None:
-        """Hold a message; `on_done` is called with its own result."""
+        """Add a message to a batch. `on_done` is called with the result of this message."""
         held = self._held.get(key)
         if held is not None and held.size + item.size > self._options.batch_hold_bytes:
             self._go(key)
@@ -84,12 +85,12 @@ class Accumulator:
             self._go(key)
 
     def send_all(self) -> None:
-        """Send all batches that are held."""
+        """Send all batches that are being filled."""
         for key in list(self._held):
             self._go(key)
 
     def close(self, error: ClientError) -> None:
-        """End every held message with this error."""
+        """End every message that still waits in a batch with this error."""
         for key in list(self._held):
             self._end(key, self._take(key), error)
 

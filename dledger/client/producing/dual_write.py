@@ -1,9 +1,10 @@
 """Writing to two clusters while a program moves from one to the other.
 
-The first cluster decides: a message that it does not acknowledge is not sent to the second, and the caller
-gets its result. The second cluster gets the same message with the same unique id, so a comparison by unique
-ids finds what one of them lacks. A message that the second does not accept is counted and logged. With an
-`AsyncSpoolingProducer` as the second producer it waits on this machine's disk until that cluster is back.
+The first cluster decides. The caller gets its result, and a message that it does not acknowledge is not sent
+to the second cluster. The second cluster gets the same message with the same unique id, so a comparison by
+unique ids finds what one of them lacks. A message that the second does not accept is counted and logged. If
+the second producer is an `AsyncSpoolingProducer`, such a message waits on this machine's disk until the
+second cluster is back.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled
 
 MAX_COUNTS = 10_000
-"""At most this many pairs of a day and a topic are counted; with more the oldest are forgotten."""
+"""Largest number of pairs of a day and a topic that are counted; beyond it the oldest are forgotten."""
 
 
 @dataclass
 class DualCount:
-    """The results for the messages of one topic on one day (UTC), to compare with what was stored."""
+    """How many messages of one topic on one day (UTC) had which result. The numbers can be compared with what
+    the two clusters have stored."""
 
     sent: int = 0
-    """Messages that the first cluster acknowledged."""
+    """Number of messages that the first cluster acknowledged."""
     unknown: int = 0
-    """Messages that the first cluster may have stored; they are not sent to the second."""
+    """Number of messages that the first cluster may or may not have stored; they are not sent to the
+    second."""
     both: int = 0
-    """Messages that the second cluster acknowledged, too."""
+    """Number of messages that the second cluster acknowledged, too."""
     kept: int = 0
-    """Messages that wait in the spool of the second producer."""
+    """Number of messages that wait in the spool of the second producer."""
     missed: int = 0
-    """Messages that only the first cluster has: the second refused them or could not be reached, or the call
-    was cancelled."""
+    """Number of messages that only the first cluster has, because the second refused them or could not be
+    reached, or because the call was cancelled."""
 
 
 class AsyncDualProducer:
@@ -52,7 +55,7 @@ class AsyncDualProducer:
         self._second = second
         self._failures = Failures(second._core.log)
         self.counts: dict[tuple[str, str], DualCount] = {}
-        """Counts by day (`2026-11-26`) and topic."""
+        """Maps (day, topic) to its counts; a day is a text such as `2026-11-26`."""
 
     async def send(self, message: Message, ordering_key: str | None = None) -> SendResult:
         """Send to the first cluster, then to the second. Returns the result of the first, or raises its

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ISOLATION_S = 10.0
-"""The latency that is assumed for a failed attempt, in seconds."""
+"""The latency that a failed attempt counts as, in seconds."""
 
 
 @dataclass
@@ -20,8 +20,9 @@ class FaultItem:
 class LatencyFaultTolerance:
     """The last latency of each broker group, and until when the group is avoided.
 
-    `steps`: (latency, pause) in seconds, rising. A group whose latency reached the first number gets, for the
-    pause, no message that may go elsewhere. There are as many groups as the routes of our topics name.
+    `steps` are pairs (latency, pause) in seconds, ascending. If the latency of a group reaches the first
+    number, then for the second number of seconds the group gets no message that can also go to another group.
+    The table has at most one row per broker group in the routes of our topics.
     """
 
     def __init__(self, steps: Sequence[tuple[float, float]], now: Callable[[], float]) -> None:
@@ -31,7 +32,8 @@ class LatencyFaultTolerance:
         self._turn = -1
 
     def update(self, name: str, latency_s: float, isolation: bool = False) -> None:
-        """Record the latency of an attempt that ended. `isolation`: it ended without an acknowledgement."""
+        """Record the latency of an attempt that ended. `isolation`: whether it ended without an
+        acknowledgement."""
         counted = max(latency_s, ISOLATION_S) if isolation else latency_s
         pause_s = next((pause for least, pause in self._steps if counted >= least), 0.0)
         self._items[name] = FaultItem(latency_s, self._now() + pause_s)
@@ -42,8 +44,9 @@ class LatencyFaultTolerance:
         return item is None or self._now() >= item.available_at
 
     def pick_one_at_least(self) -> str | None:
-        """One group of the better half, for when no group is fast enough: available ones first, then the
-        fastest."""
+        """Choose a group for the case that no group is fast enough. Returns in turn one of the better half of
+        the groups. Available groups count as better than others, then the faster ones; None if no latency is
+        known."""
         now = self._now()
 
         def badness(name: str) -> tuple[bool, float, float]:

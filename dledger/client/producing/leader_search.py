@@ -21,10 +21,11 @@ from dledger.remoting.errors import (
 
 
 class LeaderSearch:
-    """One search: rounds over all addresses and the NameServers, with short pauses.
+    """One search for the leader of a broker group. It goes in rounds: each asks all addresses of the group
+    once, and then the NameServers. Between rounds there are short pauses.
 
-    `give_up` ends an overdue message. `settle` takes the leader's answer, including errors that have nothing
-    to do with leadership.
+    `give_up` ends a message whose time is over. `settle` takes the leader's answer to a message, also an
+    error that has nothing to do with leadership.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LeaderSearch:
             pause = min(2 * pause, options.search_longest_s)
 
     def _expire(self) -> bool:
-        """End overdue messages; False when no message is waiting any more."""
+        """End messages whose time is over. Returns False if no message is waiting any more."""
         lane = self._lane
         now = self._core.now()
         overdue = [send for send in lane.parked.values() if send.deadline <= now]
@@ -62,7 +63,8 @@ class LeaderSearch:
         return bool(lane.parked)
 
     async def _round(self) -> bool:
-        """Ask each candidate once; hints are followed within the round. True when one is the leader."""
+        """Ask each address once; an address that an answer names as the leader is asked within the same
+        round. Returns True if one of them is the leader."""
         lane = self._lane
         asked: list[str] = []
         while lane.parked and not lane.closed:
@@ -98,7 +100,8 @@ class LeaderSearch:
             return error
 
     def _is_leader(self, send: PendingSend, addr: str, outcome: Outcome) -> bool:
-        """Handle an answer. Any answer except "not the leader" and silence comes from the leader."""
+        """Handle an answer, and return whether it came from the leader. Every answer except "not the leader"
+        comes from the leader."""
         send.attempt += 1
         group = self._lane.group
         if isinstance(outcome, Response) and outcome.code != ResponseCode.SERVICE_NOT_AVAILABLE:

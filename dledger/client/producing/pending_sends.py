@@ -1,4 +1,5 @@
-"""A message that has no acknowledgement yet, the queue it goes to, and the lane of that broker group."""
+"""A message that has no acknowledgement yet, the queue it goes to, and the *lane*: everything in flight to
+one broker group."""
 
 from __future__ import annotations
 
@@ -26,26 +27,28 @@ SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 class Lane:
-    """The messages in flight to one broker group."""
+    """The messages that have no acknowledgement yet and go to one broker group."""
 
     def __init__(self, group: BrokerGroup) -> None:
         self.group = group
         self.searching = False
-        """Whether a task is looking for the leader or waiting for its connection. Messages are parked
-        meanwhile."""
+        """Whether a task is looking for the leader, or waiting until the leader's connection has room. During
+        this time messages are parked."""
         self.crowded = False
-        """Whether the leader's connection accepts no more for the moment."""
+        """Whether the leader's connection accepts no more messages at the moment."""
         self.parked: dict[int, PendingSend] = {}
-        """Messages that wait for that task, by serial number; not necessarily in order."""
+        """Maps a serial number to a message that waits until the leader is found or has room (`searching`).
+        The dict is not necessarily in order."""
         self.probe: PendingSend | None = None
-        """The message with which the search is asking a broker."""
+        """The message that the search for the leader has sent to a broker, as a test whether it is the
+        leader."""
         self.in_flight: dict[int, PendingSend] = {}
-        """Messages that were sent and have no answer yet, by serial number; nearly in the order of their
-        latest attempt."""
+        """Maps a serial number to a message that was sent and has no answer yet. The dict is nearly in the
+        order of the messages' latest attempts."""
         self.closed = False
         """Whether the producer is ending. Then no broker is asked any more."""
         self.resent = 0
-        """Attempts that were repeated because the outcome of an earlier one is unknown."""
+        """How many attempts were repeated because the outcome of an earlier one was unknown."""
 
     @property
     def usable(self) -> bool:
@@ -54,7 +57,7 @@ class Lane:
 
 
 class Target:
-    """A queue to send to: its lane, and its header encoded once."""
+    """A queue to send to, with the lane of its broker group and its encoded header."""
 
     __slots__ = ("header", "lane", "queue")
 
@@ -74,8 +77,8 @@ class FirstAttempts(Protocol):
 class PendingSend:
     """One message (or one batch) without an acknowledgement yet. Times are loop times in seconds.
 
-    Fields that change only after a failure, or for few messages, have their default in the class: that makes
-    an instance cheap to create.
+    Fields that change only after a failure, or for few messages, have their default in the class, because
+    that makes an instance cheap to create.
     """
 
     code = SEND
@@ -85,14 +88,14 @@ class PendingSend:
     """Number of failed attempts that count against retry_times."""
     hints = 0
     unknown: bool = False
-    """Whether some attempt may have been executed without our knowing."""
+    """Whether an attempt may have been carried out although its outcome is not known."""
     finished = False
     pinned = False
     """Whether the application chose the queue, so that no other queue may take the message."""
     ordered = False
     """Whether it has to wait for the previous message of its queue."""
     batch: Callable[[str], bytes] | None = None
-    """For a batch: encodes its body with additional properties for each message."""
+    """Only for a batch: a function that encodes its body with additional properties for each message."""
     addr = ""
     """Address that the latest attempt was sent to."""
     last_error = ""
@@ -117,8 +120,8 @@ class PendingSend:
         self.unique_id = unique_id
         self.on_done = on_done
         self.serial = 0
-        """Position in the order of sending. It is set, with the times, when the kernel takes the message
-        over."""
+        """Number of the message in the order of sending. The kernel sets it, together with the times, when it
+        takes the message over."""
         self.sent_at: float = 0.0
         self.deadline: float = 0.0
         self.born_ms = 0
@@ -136,7 +139,7 @@ class PendingSend:
         self.kernel.answered(self, 0, outcome)
 
     def mark_unknown(self) -> None:
-        """Note that an attempt may have been executed: from now on the message is marked as a copy."""
+        """Note that an attempt may have been carried out. From now on the message is marked as a copy."""
         if self.unknown:
             return
         self.unknown = True
@@ -147,5 +150,5 @@ class PendingSend:
 
 
 def by_serial(send: PendingSend) -> int:
-    """Sort key: the order in which the application sent the messages."""
+    """Sort key that gives the order in which the application sent the messages."""
     return send.serial

@@ -11,7 +11,7 @@ class MessageWithId(Message):
     __slots__ = ("again", "unique_id")
     unique_id: str
     again: bool
-    """Whether it may be stored already. Then it is marked as a copy for the broker."""
+    """Whether a broker may have stored the message already. If so, it is marked as a copy for the broker."""
 
 
 def with_unique_id(message: Message, unique_id: str, again: bool = False) -> MessageWithId:

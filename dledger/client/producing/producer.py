@@ -67,11 +67,13 @@ from dledger.runtime.forks import FORKS
 from dledger.runtime.loops import next_turn
 
 MAX_BATCH_OVERHEAD = 64 * 1024
-"""Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
+"""How much larger than `max_message_size` a batch may be, in bytes, because of the lengths and properties in
+it."""
 NOT_SENT = "the producer was closed before this message was sent; it is not stored"
 COMPRESS_IN_WORKER_OVER = 64 * 1024
-"""`send` and `send_oneway` compress larger bodies (in bytes) in a worker thread, because that would block the
-loop for milliseconds. `send_nowait` and `send_soon` compress on the loop."""
+"""Larger bodies, in bytes, are compressed in a worker thread when they are sent by `send` or `send_oneway`.
+On the loop the compression would block it for milliseconds. `send_nowait` and `send_soon` always compress on
+the loop."""
 
 
 class AsyncProducer(AsyncClient):
@@ -81,9 +83,9 @@ class AsyncProducer(AsyncClient):
     ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
     If the acknowledgement of a message is lost, the message is sent again under the same unique id, with the
-    property `__RESEND`, to the same broker group, which stores it once. The end of the block (also by an
-    exception) and `close` wait until every send that was begun has its acknowledgement or its error, for at
-    most `ProducerOptions.close_timeout_s`.
+    property `__RESEND`, to the same broker group, which stores it once. At the end of the block (also after
+    an exception), and in `close`, the producer waits until every send that was begun has its acknowledgement
+    or its error. It waits at most `ProducerOptions.close_timeout_s`.
     """
 
     def __init__(
@@ -172,8 +174,8 @@ class AsyncProducer(AsyncClient):
     async def flush(self, timeout_s: float | None = None) -> int:
         """Wait until every message whose send was begun so far has its acknowledgement or its error.
 
-        Returns the number of messages that had neither when `timeout_s` was over: 0 when all have. Messages
-        that are sent meanwhile are not waited for.
+        If `timeout_s` is over before, returns the number of messages that have neither; otherwise returns 0.
+        It does not wait for messages whose send begins after the call.
         """
         self._core.check_open()
         try:
@@ -193,7 +195,8 @@ class AsyncProducer(AsyncClient):
 
     @contextmanager
     def _on_the_way(self, messages: int = 1) -> Iterator[None]:
-        """Surrounds a call that waits before its message is in the kernel, so that `flush` waits for it."""
+        """Context manager around a call that has to wait before it can pass its message to the kernel. With
+        it `flush` waits for this message, too."""
         self._entered = number = self._entered + 1
         self._entering[number] = messages
         try:
@@ -236,7 +239,7 @@ class AsyncProducer(AsyncClient):
         Give a `Message`, or a topic and a body, with tags, keys and properties as keyword arguments. Without
         `queue` and `ordering_key` the queues are used in turn. `queue` is one of `queues(topic)`, or a
         function that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the
-        same queue one after the other, and keep their order also through failures.
+        same queue one after the other. They keep their order even if attempts fail.
 
         Raises InvalidMessage, TopicNotFound, NoBroker, Overflow (the connection did not accept it in time),
         SendFailed or ClientClosed: with all of these the message is not stored. After OutcomeUnknown it may
@@ -274,8 +277,8 @@ class AsyncProducer(AsyncClient):
     ) -> ReceivedMessage:
         """Send a message and wait for its reply. The consumer makes the reply with `reply_to` and sends it.
 
-        `timeout_s` is the time from this call to the reply; then NoReply is raised. Sending has its own
-        time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        `timeout_s` is the longest time from this call to the reply. After it NoReply is raised. Sending has
+        its own time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
         """
         deadline = self._core.now() + timeout_s
         await self.prepare(message.topic)
@@ -403,8 +406,8 @@ class AsyncProducer(AsyncClient):
     def _take(
         self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
-        """Like `send_soon`, for callers that wait for `_room` themselves. It accepts a few messages more than
-        `max_pending`."""
+        """Do the same as `send_soon`, for callers that wait for `_room` themselves. Therefore it accepts a
+        few messages more than `max_pending`."""
         if self._namespace:
             message = self._named(message)
         if message.topic in self._topics and message.topic not in self._early:
@@ -496,7 +499,7 @@ class AsyncProducer(AsyncClient):
         self._kernel.submit(send)
 
     def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
-        """Hold a message for a batch if that is allowed; returns whether it is held."""
+        """Add a message to a batch, if it may wait in one. Returns whether it was added."""
         size = len(message.body)
         if comes_later(message) or not held.has_room(size) or 0 < self.options.compress_over < size:
             return False
@@ -577,17 +580,17 @@ class AsyncProducer(AsyncClient):
         return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
     def has_route(self, topic: str) -> bool:
-        """Whether the topic exists according to the NameServers' last answer."""
+        """Whether the NameServers' last answer contained a route of the topic."""
         return with_namespace(topic, self._namespace) in self._core.routes
 
     async def recall(self, topic: str, handle: str) -> str:
         """Recall a message that was sent with a `delay` or a delivery time (`deliver_at`). Returns its unique
         id.
 
-        `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        Raises BrokerRefused if its time has come: the message was or will be delivered. OutcomeUnknown when
-        an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
-        `recall` again does no harm.
+        `handle` is `SendResult.recall_handle`. The broker does not report whether there was such a message.
+        Raises BrokerRefused if the delivery time has come, so that the message was or will be delivered.
+        Raises OutcomeUnknown if an attempt got no answer and no later one succeeded. Then the message may
+        have been recalled, and calling `recall` again does no harm.
         """
         self._core.check_open()
         return await recall(self._core, self.group, with_namespace(topic, self._namespace), handle)
@@ -601,9 +604,12 @@ class AsyncProducer(AsyncClient):
 
     async def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
         """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
-        counts as deleted. An attempt without an answer is repeated. If the lost one arrives after the topic
-        was created again, the new topic stays, unless this call found no topic, or the broker is not one of
-        ours."""
+        counts as deleted.
+
+        An attempt without an answer is repeated. The first attempt may then arrive very late, when the topic
+        has been created again. It does not delete the new topic, with two exceptions: this call found no
+        topic in the beginning, or the broker is not one of ours.
+        """
         self._core.check_open()
         topic = with_namespace(topic, self._namespace)
         await delete_topic(self._core, topic, broker_name)
@@ -620,13 +626,13 @@ class AsyncProducer(AsyncClient):
 
     @property
     def _resent_count(self) -> int:
-        """Number of attempts that were repeated because the outcome of an earlier one was unknown."""
+        """How many attempts were repeated because the outcome of an earlier one was unknown."""
         return self._kernel.resent
 
     @property
     def _unanswered_count(self) -> int:
-        """Attempts of requests to leaders (`create_topic`, `delete_topic`, `recall`) that were sent and then
-        lost: each may be carried out later."""
+        """How many requests to leaders (`create_topic`, `delete_topic`, `recall`) were sent and got no
+        answer. Each of them may be carried out later."""
         return self._core.unanswered
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
@@ -648,7 +654,8 @@ class AsyncProducer(AsyncClient):
         return Target(queue, lane, SendHeader.of(self.group, queue, self.options.default_topic_queues))
 
     def _named(self, message: Message) -> Message:
-        """The message with its topic as brokers know it. The application's own message is not changed."""
+        """The message with the name of its topic as brokers know it. If that differs, a copy is returned, and
+        the application's own message is not changed."""
         topic = with_namespace(message.topic, self._namespace)
         if topic != message.topic:
             message = copy(message)
@@ -656,7 +663,7 @@ class AsyncProducer(AsyncClient):
         return message
 
     def _complete(self, context: SendContext) -> None:
-        """Add to the hooks' context what is known after a send."""
+        """Add to the hooks' context what the producer knows only after a send."""
         if context.result is not None:
             name = context.result.queue.broker_name
             context.broker_address = self._core.group(name).leader or ""
@@ -697,7 +704,8 @@ class AsyncProducer(AsyncClient):
         return known.targets[known.turn]
 
     def _elsewhere(self, send: PendingSend) -> Target | None:
-        """Find a queue of another broker for a message that failed at its own; None when there is none."""
+        """Find a queue of another broker group for a message that failed at its own group; None if there is
+        none."""
         if send.ordered:
             return None
         queue = send.target.queue
@@ -830,7 +838,7 @@ class _NotStarted:
 
 
 class _Done:
-    """The `on_done` of a coroutine that waits for the result."""
+    """The `on_done` callback of a coroutine that waits for the result of a send."""
 
     __slots__ = ("future",)
 
@@ -847,4 +855,4 @@ class _Done:
 
 
 def _ignore(result: SendResult | ClientError) -> None:
-    """The `on_done` of a oneway message, whose result is not reported."""
+    """The `on_done` callback of a oneway message, whose result is not reported."""

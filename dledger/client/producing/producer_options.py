@@ -19,25 +19,25 @@ class ProducerOptions:
     """How messages are sent."""
 
     retry_times: int = 2
-    """Further attempts after a failure that has nothing to do with a leader change
+    """How often a message is sent again after failures that have nothing to do with a leader change
     (retryTimesWhenSendFailed)."""
     timeout_s: float = 10.0
     """Time from the send to the acknowledgement or error, including all attempts and any failover."""
     attempt_timeout_s: float = 3.0
-    """Time-out of one attempt. After it the message is sent again under the same unique id
-    (sendMsgTimeout)."""
+    """Time-out of one attempt (sendMsgTimeout). When it is over, the message is sent again under the same
+    unique id."""
     resend_elsewhere: bool = False
     """Whether a message whose outcome is unknown may be sent to another broker group. That group does not
     know of the first attempt, so the message may be stored in both. With False the message waits for its own
     group."""
     suspicion_s: float = 0.5
-    """When a message has had no answer for this long, the NameServers are asked whether the leader
+    """Time without an answer to a message after which the NameServers are asked whether the leader has
     changed."""
     busy_pause_s: float = 0.05
     """Pause before sending again to a broker that answered SYSTEM_BUSY; doubles with each attempt."""
     max_pending: int = 65535
-    """At most this many messages are without an acknowledgement. Then `send` waits, and `send_nowait` raises
-    Overflow."""
+    """Limit of the number of messages without an acknowledgement. At this limit `send` waits, and
+    `send_nowait` raises Overflow."""
     max_message_size: int = MAX_MESSAGE_SIZE
     """Largest body in bytes, before compression."""
     compress_over: int = 4096
@@ -52,24 +52,26 @@ class ProducerOptions:
     batch_hold_s: float = 0.01
     """Longest time that a message waits for others (holdMs)."""
     batch_hold_bytes: int = 32 * 1024
-    """Bytes of bodies and properties in one batch. A larger message is sent alone (holdSize)."""
+    """Limit, in bytes, of the bodies and properties in one batch (holdSize). A message that is larger alone
+    is sent at once."""
     batch_total_bytes: int = 32 * 1024 * 1024
-    """Bytes of all messages that wait for others. Beyond it, messages are sent alone (totalHoldSize)."""
+    """Limit, in bytes, of all messages that wait in batches (totalHoldSize). Beyond it, messages are sent at
+    once and alone."""
     send_latency_fault: bool = False
     """Whether messages avoid broker groups that were slow or failed (sendLatencyFaultEnable)."""
     latency_steps_s: tuple[tuple[float, float], ...] = (
         (0.05, 0.0), (0.1, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0),
     )  # fmt: skip
-    """Pairs of seconds: a group with at least the first latency is avoided for the second time (latencyMax,
-    notAvailableDuration). A failed attempt counts as 10 s."""
+    """Pairs (latency, pause) in seconds. A group with at least this latency is avoided for this pause
+    (latencyMax, notAvailableDuration). A failed attempt counts as a latency of 10 s."""
     default_topic_queues: int = 4
-    """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
+    """Number of queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
     listener_threads: int = 20
-    """At most this many calls of a transaction listener and its check run at once. Coroutine functions do not
-    count."""
+    """Largest number of calls of a transaction listener and of its check that run at the same time. Coroutine
+    functions do not count."""
     close_timeout_s: float = 30.0
-    """How long `close` waits for the acknowledgements of messages in flight. The others then end with an
-    error: not stored, or outcome unknown."""
+    """How long `close` waits for the acknowledgements of messages in flight. After that, messages without one
+    end with an error, which says whether they are certainly not stored or their outcome is unknown."""
     hooks: tuple[SendHook, ...] = ()
     """Called around each send: in this order before it, and in the opposite order after it."""
 

@@ -13,8 +13,8 @@ from dledger.formats.message_ids import java_hash
 
 
 class SelectMessageQueueByHash:
-    """Chooses the queue that RocketMQ's class of this name chooses for a text, so Java producers choose the
-    same one.
+    """Chooses a queue by the hash of a text. RocketMQ's class of the same name chooses the same queue, so
+    Java producers and this one agree.
 
     The `ordering_key` of `send` does more: it also keeps the order through failures.
     """
@@ -27,7 +27,8 @@ class SelectMessageQueueByHash:
 
 
 class SelectMessageQueueByMachineRoom:
-    """Chooses queues of brokers in these machine rooms, in turn; queues of all rooms while these have none.
+    """Chooses in turn among the queues of brokers in these machine rooms. While these rooms have no queue, it
+    chooses among all queues.
 
     A broker's name begins with its room and `@`, as for `AllocateMessageQueueByMachineRoom`:
     `shanghai@broker-a`.
@@ -46,7 +47,7 @@ class SelectMessageQueueByMachineRoom:
 
 
 def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    """The queue that the application's function chose; raises InvalidMessage if it is not a queue of the
+    """The queue that the application's function chose. Raises InvalidMessage if it is not a queue of the
     topic."""
     try:
         queue = select(queues, message)
@@ -71,10 +72,11 @@ class TopicTargets:
         self._faults = faults
 
     def next_target(self, avoid: str | None = None) -> Target | None:
-        """The next queue whose group has a leader and is not `avoid`; None when there is no such queue.
+        """The next queue of a broker group that has a leader and is not called `avoid`; None if there is no
+        such queue.
 
-        With a table of latencies it is the next queue of a group that is fast enough, or of one of the better
-        groups when no group is.
+        If latencies are recorded, it is the next queue of a group that is fast enough. If no group is, it is
+        a queue of one of the better groups.
         """
         faults = self._faults
         if faults is None:

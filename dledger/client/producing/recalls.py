@@ -10,11 +10,12 @@ from dledger.remoting.headers import RecallMessageHeader
 
 
 async def recall(core: ClientCore, group: str, topic: str, handle: str) -> str:
-    """Ask the leader of the broker group that the handle names; returns the unique id of the message.
+    """Ask the leader of the broker group that the handle names to recall a message. Returns the unique id of
+    the message.
 
-    An attempt without an answer is repeated: a second recall changes nothing. InvalidMessage for a bad
-    handle, BrokerRefused, NoBroker when no leader appears in time. OutcomeUnknown when an attempt got no
-    answer and no later one succeeded: the message may be recalled.
+    An attempt without an answer is repeated, because a second recall changes nothing. Raises InvalidMessage
+    for a bad handle, BrokerRefused, or NoBroker if no leader appears in time. Raises OutcomeUnknown if an
+    attempt got no answer and no later one succeeded; then the message may have been recalled.
     """
     try:
         broker_name = RecallHandle.decode(handle).broker_name

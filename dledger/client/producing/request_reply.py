@@ -1,7 +1,7 @@
 """Request and reply (RIP-16): a request message and the reply to it, matched by a correlation id.
 
-The reply arrives over the connection of the client that asked (326 PUSH_REPLY_MESSAGE_TO_CLIENT) and is
-stored nowhere.
+The broker pushes the reply over the connection of the client that sent the request message (request 326
+PUSH_REPLY_MESSAGE_TO_CLIENT). The reply is stored nowhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TYPE_REPLY = "reply"
 def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str] | None = None) -> Message:
     """Make the reply to a request message; any producer may send it.
 
-    Raises InvalidMessage if `request` does not wait for a reply, or came from a broker that does not name its
-    cluster.
+    Raises InvalidMessage if `request` is a message that does not expect a reply, or came from a broker that
+    does not name its cluster.
     """
     asked = request.properties
     cluster = asked.get(CLUSTER)
@@ -47,14 +47,15 @@ def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str]
 
 
 class Requests:
-    """Request messages of one client that wait for their reply."""
+    """The request messages of one client that have no reply yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
     @contextmanager
     def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[ReceivedMessage]]:
-        """Context manager: a future of the reply with this correlation id, for as long as it is awaited."""
+        """Context manager that returns a future of the reply with this correlation id. After the block, such
+        a reply is ignored."""
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         try:
@@ -63,7 +64,7 @@ class Requests:
             del self._waiting[correlation_id]
 
     def pushed(self, address: str, request: Request) -> Response:
-        """Handle 326: a broker pushes a reply to us."""
+        """Handle request 326 PUSH_REPLY_MESSAGE_TO_CLIENT: a broker pushes a reply to this client."""
         header = request.header(ReplyMessageHeader)
         properties = decode_properties(header.properties or "")
         waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))

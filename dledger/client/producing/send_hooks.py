@@ -24,15 +24,16 @@ class SendContext:
     messages: list[Message]
     """One message, or those of a batch. `before` may change or replace them."""
     result: SendResult | None = None
-    """Set for `after`: the acknowledgement; None after an error, and for a oneway message."""
+    """Set when `after` is called: the acknowledgement; None after an error, and for a oneway message."""
     error: ClientError | None = None
-    """Set for `after`: why there is no acknowledgement."""
+    """Set when `after` is called: the error because of which there is no acknowledgement; None if there is
+    one."""
     broker_address: str = ""
-    """Set for `after`: the leader of the group that the message went to, as far as it is known."""
+    """Set when `after` is called: the leader of the group that the message went to, as far as it is known."""
     region_id: str = ""
-    """Set for `after`: the broker's `regionId`, when message trace is on."""
+    """Set when `after` is called: the broker's `regionId`, if message trace is on."""
     trace_on: bool = False
-    """Set for `after`: whether the broker wants traces, when message trace is on."""
+    """Set when `after` is called: whether the broker wants traces, if message trace is on."""
     state: dict[str, Any] = field(default_factory=dict)
     """Free for the hooks: `before` may store here what `after` needs."""
 
@@ -44,7 +45,7 @@ class SendHook:
         """Called when the message is about to be sent, or to be held for a batch."""
 
     def after(self, context: SendContext) -> None:
-        """Called when the message has its acknowledgement or its error."""
+        """Called when the acknowledgement or the error of the message is known."""
 
 
 class SendHooks:
@@ -53,7 +54,7 @@ class SendHooks:
     def __init__(self, group: str, hooks: Sequence[SendHook], failures: Failures) -> None:
         self.group = group
         self.complete: Callable[[SendContext], None] | None = None
-        """Adds to the context what is known after a send."""
+        """A function that adds to the context what is known only after a send."""
         self._hooks = tuple(hooks)
         self._failures = failures
 
@@ -82,7 +83,7 @@ class SendHooks:
                 self._failures.log_raised("send hook failed", error)
 
     def around(self, context: SendContext, on_done: OnSent) -> OnSent:
-        """Wrap `on_done` so that the hooks are called before it."""
+        """Wrap `on_done`, so that the hooks are called before it."""
 
         def done(result: SendResult | ClientError) -> None:
             self.after(context, result)

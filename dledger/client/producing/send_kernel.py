@@ -5,14 +5,15 @@ message needs no task, future or timer: `RemotingClient.invoke_nowait` calls bac
 the lane parks its messages (those in flight come back as failed, in their order). One task looks for the new
 leader by sending the oldest parked message. A follower answers that it is not the leader (code 14: certainly
 not executed, perhaps with the leader's address); the leader answers with the acknowledgement. Then the parked
-messages are sent in their order, as fast as the leader's connection accepts them. Messages that it refuses
-(`ClientLimits.max_outbound`) are parked again for a short while. A smaller message of the same turn may find
-room before them, so only ordered messages keep their order in this case.
+messages are sent in their order, as fast as the leader's connection accepts them. Messages that the
+connection refuses (`ClientLimits.max_outbound`) are parked again for a short while. Meanwhile a smaller
+message may still find room, and overtakes them. Only ordered messages keep their order in this case.
 
 The outcome of a failed attempt decides how it is repeated. If it was *not executed*, the message is sent
 again unchanged. If the outcome is *unknown* (connection lost after the write, time-out, code 1), it is sent
-again under the same unique id, marked with the property `__RESEND`, to the same broker group, which returns
-the first result if there is one. RocketMQ's brokers do not check that, and may store it twice.
+again under the same unique id, marked with the property `__RESEND`, to the same broker group. Our brokers
+then return the first result if there is one. RocketMQ's brokers do not check for copies, and may store the
+message twice.
 
 *Ordered* messages of one queue are sent one by one: the next is sent when the previous one has its result.
 """
@@ -61,7 +62,7 @@ from dledger.runtime.loops import next_turn
 CROWDED_PAUSE_S = 0.01
 """Pause before checking again whether a full connection has room, in seconds."""
 MAX_HINTS = 3
-"""A message follows at most this many hints at once. Then its lane looks for the leader, with pauses."""
+"""How many hints a message follows at once. After that, its lane looks for the leader, with pauses."""
 
 STORED = {
     int(ResponseCode.SUCCESS): SendStatus.OK,
@@ -81,7 +82,7 @@ ELSEWHERE = (
 
 
 class _Stored(Header):
-    """The fields of SendMessageResponseHeader that we need."""
+    """The fields of SendMessageResponseHeader that the client needs."""
 
     msgId: str
     queueId: int
@@ -94,13 +95,14 @@ class _Flush:
 
     def __init__(self, newest: int, left: int) -> None:
         self.newest = newest
-        """Serial number of the last message that it waits for."""
+        """Serial number of the last message that this call waits for."""
         self.left = left
         self.done = asyncio.Event()
 
 
 class SendKernel:
-    """Sends for one producer. `retarget` finds a usable queue of the topic on another broker, or None."""
+    """Sends the messages of one producer. `retarget` is a function that finds a usable queue of the topic at
+    another broker, or returns None."""
 
     def __init__(
         self, core: ClientCore, options: ProducerOptions, retarget: Callable[[PendingSend], Target | None]
@@ -126,9 +128,10 @@ class SendKernel:
         self._flushes: list[_Flush] = []
         self._failures = Failures(core.log)
         self.regions: dict[str, tuple[str, bool]] | None = None
-        """For each broker group: its region, and whether it wants traces. None when this is not needed."""
+        """Maps a broker group to (its region, whether it wants traces). None if the producer does not need
+        this."""
         self.faults: LatencyFaultTolerance | None = None
-        """Latencies of the broker groups, None when messages do not avoid slow ones."""
+        """The latencies of the broker groups; None if messages do not avoid slow groups."""
         if options.send_latency_fault:
             self.faults = LatencyFaultTolerance(options.latency_steps_s, self._loop.time)
         self._closed = False
@@ -171,7 +174,7 @@ class SendKernel:
 
     @property
     def resent(self) -> int:
-        """Number of attempts that were repeated because the outcome of an earlier one is unknown."""
+        """How many attempts were repeated because the outcome of an earlier one was unknown."""
         return sum(lane.resent for lane in self._lanes.values())
 
     async def room(self) -> None:
@@ -180,8 +183,8 @@ class SendKernel:
             await self._room.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that was submitted so far has ended. Messages submitted meanwhile are not
-        waited for."""
+        """Wait until every message that was submitted so far has ended. It does not wait for messages that
+        are submitted after the call."""
         if self.pending:
             flush = _Flush(self._serial, self.pending)
             self._flushes.append(flush)
@@ -206,7 +209,7 @@ class SendKernel:
             self._transmit(send, leader)
 
     def _transmit(self, send: PendingSend, addr: str) -> None:
-        """Send another attempt (or the first one of a message that had to wait)."""
+        """Send the next attempt of a message. It may be the first attempt, if the message had to wait."""
         send.addr = addr
         send.target.lane.in_flight[send.serial] = send
         send.sent_at = now = self._loop.time()
@@ -278,7 +281,7 @@ class SendKernel:
                 self._tell_flushes(send)
 
     def tell(self, on_done: OnSent, result: SendResult | ClientError, topic: str) -> None:
-        """Report the result of a message that ended without being submitted."""
+        """Report the result of a message that ended before it was submitted to the kernel."""
         try:
             on_done(result)
         except Exception as failure:
@@ -306,7 +309,7 @@ class SendKernel:
             self._go(following)
 
     def _give_up(self, send: PendingSend) -> None:
-        """End a message whose time is over, or that is still pending when the producer closes."""
+        """End a message with an error, because its time is over or the producer closes."""
         if send.finished:
             return
         broker = send.target.queue.broker_name
@@ -387,10 +390,11 @@ class SendKernel:
             self._finish(send, SendFailed(refused_text(code, answer.remark), code))
 
     def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
-        """Try again, at another broker if possible, unless the attempts or the time are used up.
+        """Try again, at another broker if possible. If the attempts or the time are used up, end the message.
 
-        Where latencies are recorded, the group is marked as failed. A lost leader is not handled here: its
-        group is skipped while it has no leader, and is no slower than before when it has one again.
+        If latencies are recorded, the broker group is marked as failed. A lost leader is not handled in this
+        function: its group is skipped while it has no leader, and afterwards it counts as no slower than
+        before.
         """
         if self.faults is not None:
             self.faults.update(
@@ -409,8 +413,9 @@ class SendKernel:
             self._loop.call_later(pause_s, self._again, send)
 
     def _wait_for_the_broker(self, send: PendingSend) -> None:
-        """Ask a broker again that is too busy to say whether it already has this message. That does not count
-        as a failed attempt: it is asked until the time is over, because nothing else can be known."""
+        """Send a message to the same broker again after a pause. Its outcome is unknown, and the broker is
+        too busy to say whether it already has the message. This does not count as a failed attempt. It is
+        repeated until the time of the message is over, because only this broker group knows the outcome."""
         if self._loop.time() + self.options.busy_pause_s >= send.deadline:
             self._give_up(send)
         else:
@@ -418,8 +423,9 @@ class SendKernel:
             self._loop.call_later(self.options.busy_pause_s, self._again, send)
 
     def _move(self, send: PendingSend) -> bool:
-        """Choose a queue of another broker, if the application did not choose the queue and there is one. A
-        message with an unknown outcome stays, because only its own group knows whether it has it."""
+        """Choose a queue of another broker for a message. Returns False if there is none, or if the
+        application chose the queue. Also False if the outcome is unknown (unless `resend_elsewhere` is set),
+        because only its own group knows whether it has the message."""
         stays = send.pinned or (send.unknown and not self.options.resend_elsewhere)
         other = None if stays else self._retarget(send)
         if other is None:
@@ -437,8 +443,8 @@ class SendKernel:
             self._go(send)
 
     def _not_leader(self, send: PendingSend, hint: str | None) -> None:
-        """Handle a broker's answer that it is not the leader: the message is not stored. Follow its hint, at
-        most `MAX_HINTS` times."""
+        """Handle a broker's answer that it is not the leader, so that the message is not stored. Its hint is
+        followed, at most `MAX_HINTS` times."""
         lane = send.target.lane
         if hint and hint != send.addr and send.hints < MAX_HINTS and not lane.searching:
             send.hints += 1
@@ -469,7 +475,7 @@ class SendKernel:
             self._core.spawn(self._search(lane), f"find the leader of {lane.group.name}")
 
     async def _search(self, lane: Lane) -> None:
-        """Search until every parked message was sent or has ended."""
+        """Find a leader, and go on until every parked message was sent or has ended."""
         try:
             while lane.parked and not lane.closed:
                 if lane.group.leader is None:
@@ -508,7 +514,7 @@ class SendKernel:
                 return
 
     def _settle(self, send: PendingSend, outcome: Outcome) -> None:
-        """Handle the answer to the message that the search sent."""
+        """Handle the answer to the message that the search for the leader sent."""
         if isinstance(outcome, Response) and outcome.code in STORED:
             self._stored(send, outcome)
         else:  # after the search has ended, so that it goes out with the others
@@ -517,7 +523,8 @@ class SendKernel:
     # --- suspicion ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look for messages that have waited too long: their broker's host may be down without notice."""
+        """Look for messages that have waited too long for an answer. The host of their broker may be down
+        without anybody having noticed."""
         self._watching = None
         now = self._loop.time()
         busy = False
@@ -536,8 +543,8 @@ class SendKernel:
             self._watching = self._loop.call_later(self.options.suspicion_s / 2, self._watch)
 
     def _abandon(self, lane: Lane, now: float) -> None:
-        """After a leader change, send the messages that the old leader has not answered for long to the new
-        one, marked as copies."""
+        """After a leader change, send again those messages that the old leader has not answered for long.
+        They go to the new leader, marked as copies."""
         stale = [
             send
             for send in lane.in_flight.values()

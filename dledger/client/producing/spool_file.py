@@ -1,4 +1,5 @@
-"""Messages that wait on this machine's disk for their cluster: an ordered queue in one SQLite file. Blocking.
+"""Messages that wait on this machine's disk until their cluster can be reached: an ordered queue in one
+SQLite file. All methods block.
 
 SQLite keeps the file consistent through a crash, and locks out other processes. Each `put` is one transaction
 with its fsync.
@@ -23,7 +24,7 @@ CREATE TABLE IF NOT EXISTS refused (number INTEGER PRIMARY KEY, message BLOB NOT
 
 
 class SpoolFailed(ClientError):
-    """The spool cannot be opened, or the disk did not accept a message. The message is not kept."""
+    """The spool cannot be opened, or the disk did not accept a message. The message is not in the spool."""
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +41,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     deliver_at_ms: int | None = None
     ordering_key: str | None = None
     kept_ms: int = 0
-    """When it was kept, by this machine's clock, in ms since the epoch."""
+    """When the message was put into the file, by this machine's clock, in ms since the epoch."""
 
 
 class Row(NamedTuple):
@@ -51,10 +52,11 @@ class Row(NamedTuple):
 
 
 class Spool:
-    """The file of the spool; see the module. Methods may be called from any thread, and wait for each other.
+    """The file of the spool; see the module. Methods may be called from any thread; only one runs at a time.
 
-    When a caller is cancelled, its call goes on in its thread. Python's SQLite module does not allow a
-    connection to be closed during a call: the process would end with a segmentation fault.
+    The connection must not be closed while a call is running, because then Python's SQLite module ends the
+    process with a segmentation fault. This can happen because the call of a cancelled caller goes on in its
+    thread.
     """
 
     def __init__(self, path: str) -> None:
@@ -65,8 +67,8 @@ class Spool:
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
     def open(self) -> tuple[int, int, int]:
-        """Create or open it. Returns how many messages wait, their bytes, and how many were refused. Raises
-        SpoolFailed."""
+        """Create or open the file. Returns the number of waiting messages, their size in bytes, and the
+        number of refused messages. Raises SpoolFailed."""
         with self._one_at_a_time:
             try:
                 return self._prepare()
@@ -87,14 +89,14 @@ class Spool:
         return count, int(size), refused
 
     def put(self, messages: Sequence[Kept]) -> list[int]:
-        """Keep messages durably and in order; returns the bytes of each. SpoolFailed: none of them is
-        kept."""
+        """Store messages durably and in order. Returns the size of each in bytes. Raises SpoolFailed if none
+        of them is stored."""
         rows = [self._encode(message) for message in messages]
         self._change("INSERT INTO waiting (message) VALUES (?)", [(row,) for row in rows])
         return [len(row) for row in rows]
 
     def size_of(self, message: Kept) -> int:
-        """Bytes of a message in the spool."""
+        """Size of a message in the spool, in bytes."""
         return len(self._encode(message))
 
     def next(self, after: int, count: int) -> list[Row]:
@@ -109,7 +111,8 @@ class Spool:
         self._change("DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers])
 
     def refuse(self, refused: Sequence[tuple[int, str]]) -> None:
-        """Set aside messages that the cluster refused, with the reasons, for people to look at."""
+        """Move messages that the cluster refused to the table `refused`, with the reasons, so that an
+        operator can look at them."""
         with self._changing() as database:
             database.executemany(
                 "INSERT INTO refused SELECT number, message, ?2 FROM waiting WHERE number = ?1", refused
@@ -117,7 +120,7 @@ class Spool:
             database.executemany("DELETE FROM waiting WHERE number = ?1", [(row[0],) for row in refused])
 
     def refused(self) -> list[tuple[Row, str]]:
-        """The messages that were set aside, each with the reason."""
+        """The messages in the table `refused`, each with the reason."""
         found = self._read("SELECT number, message, reason FROM refused ORDER BY number")
         return [(self._row(number, message), reason) for number, message, reason in found]
 
@@ -152,7 +155,8 @@ class Spool:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Context manager of a transaction: it is committed, or rolled back as a whole after an exception."""
+        """Context manager of a transaction. The transaction is committed at the end, and rolled back as a
+        whole after an exception."""
         with self._one_at_a_time:
             database = self._open()
             try:

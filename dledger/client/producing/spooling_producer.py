@@ -4,9 +4,9 @@
 machine (the *spool*), and sent from there, in order, when the cluster is back. Until the spool is empty all
 messages go through it, so that none overtakes another. The spool survives the end of the program.
 
-Messages with the same `ordering_key` always keep their order: the next is tried only when the previous one is
-stored or kept. A message whose outcome was unknown is sent from the spool under the same unique id, marked as
-a repetition: our brokers store it once.
+Messages with the same `ordering_key` always keep their order, because the next one is sent only when the
+previous one is stored by a broker or kept in the spool. A message whose outcome was unknown is sent from the
+spool under the same unique id, marked as a copy, and our brokers store it once.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ from dledger.client.producing.spool_file import Kept, Row, Spool, SpoolFailed
 from dledger.runtime import Env, Lane
 
 REPLAY_MESSAGES = 256
-"""At most this many kept messages are sent at a time. They leave the spool together."""
+"""Largest number of messages that are taken from the spool and sent at a time. Those that were sent are
+removed from it together."""
 WRITE_MESSAGES = 1000
-"""Most messages that one transaction of the spool writes."""
+"""Largest number of messages that one transaction of the spool writes."""
 
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """Where and how messages wait for their cluster. Raises ValueError for impossible values."""
+    """Settings of a spool: where messages wait for their cluster, and how. Raises ValueError for impossible
+    values."""
 
     path: str
     """The file. It belongs to one producer of one process, and its directory must exist."""
@@ -66,7 +68,8 @@ class SpoolOptions:
     Such a topic may be unavailable with all its brokers, or misspelt. With False `deliver` raises
     TopicNotFound."""
     retry_s: float = 1.0
-    """Pause between two tries to send what is kept; it grows to ten times as much."""
+    """Pause between two attempts to send messages from the spool. After failures it doubles, up to ten times
+    this value."""
 
     def __post_init__(self) -> None:
         if not self.path or self.max_messages < 1 or self.max_bytes < 1 or self.retry_s <= 0:
@@ -74,7 +77,7 @@ class SpoolOptions:
 
 
 def spool_of(given: str | SpoolOptions) -> SpoolOptions:
-    """The options of a spool, which may be given as its path. Raises ClientError for anything else."""
+    """The options of a spool; `given` may be just its path. Raises ClientError for anything else."""
     if isinstance(given, str):
         return SpoolOptions(given)
     if not isinstance(given, SpoolOptions) or not isinstance(given.path, str):
@@ -114,7 +117,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         self.spooled_bytes: int = 0
         self.refused: int = 0
         """Number of messages that the cluster refused when they were sent from the spool. They were moved to
-        its table `refused`, and logged."""
+        the spool's table `refused`, and logged."""
         self._spool = Spool(self.spool_options.path)
         self._to_keep: list[tuple[Kept, asyncio.Future[None]]] = []
         self._keep_wake = asyncio.Event()
@@ -146,7 +149,8 @@ class AsyncSpoolingProducer(AsyncProducer):
                 await self._env.workers.run(Lane.DISK, self._spool.close)
 
     async def _settle(self) -> None:
-        """Before the end, keep what could not be sent. Each call of `deliver` returns or raises."""
+        """Wait until every running call of `deliver` has returned or raised, so that messages that could not
+        be sent are kept. Called before the producer ends."""
         try:
             async with asyncio.timeout(self.options.close_timeout_s):
                 while self._entering:
@@ -160,9 +164,10 @@ class AsyncSpoolingProducer(AsyncProducer):
     async def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
         """Send a message and wait for the acknowledgement, or until the message is kept on this machine.
 
-        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, and at once while others
-        wait in the spool. InvalidMessage, TopicNotFound, SendFailed (refused), Overflow (the spool is full),
-        SpoolFailed: with all of these it is neither stored nor kept.
+        The message is kept if no broker acknowledged it within `ProducerOptions.timeout_s`. While other
+        messages wait in the spool it is kept at once. Raises InvalidMessage, TopicNotFound, SendFailed (a
+        broker refused the message), Overflow (the spool is full) or SpoolFailed; after all of these the
+        message is neither stored nor kept.
         """
         self._core.check_open()
         if self._replayer is None:
@@ -186,14 +191,15 @@ class AsyncSpoolingProducer(AsyncProducer):
                 return await self._keep(named, ordering_key)
 
     def _was_there(self, error: ClientError, topic: str) -> bool:
-        """Whether to keep a message of an unknown topic: this producer used the topic before, so that only
-        its brokers are missing, or `keep_unknown_topics` is set."""
+        """Whether the topic is unknown and the message is to be kept nevertheless. It is kept if this
+        producer has used the topic before (so that only the topic's brokers are missing), or if
+        `keep_unknown_topics` is set."""
         return isinstance(error, TopicNotFound) and (
             topic in self._topics or self.spool_options.keep_unknown_topics
         )
 
     async def delivered(self, timeout_s: float | None = None) -> bool:
-        """Wait until the spool is empty; False when `timeout_s` was over first."""
+        """Wait until the spool is empty. Returns False if `timeout_s` is over first."""
         self._core.check_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -206,7 +212,8 @@ class AsyncSpoolingProducer(AsyncProducer):
 
     @asynccontextmanager
     async def _in_turn(self, topic: str, ordering_key: str | None) -> AsyncIterator[None]:
-        """Context manager that waits for all earlier messages with the same key."""
+        """Context manager. Its block begins when all earlier messages with the same topic and key have
+        ended."""
         if ordering_key is None:
             yield
             return
@@ -312,7 +319,8 @@ class AsyncSpoolingProducer(AsyncProducer):
                 pause_s = min(2 * pause_s, longest_s)
 
     async def _replay_once(self) -> ClientError | None:
-        """Send everything in the spool once. Returns an error if some of it could not be sent now."""
+        """Try once to send every message in the spool. Returns an error if some messages could not be sent
+        now."""
         failure: ClientError | None = None
         held: set[tuple[str, str]] = set()
         after = 0
@@ -330,8 +338,12 @@ class AsyncSpoolingProducer(AsyncProducer):
     async def _replay(
         self, rows: Sequence[Row], held: set[tuple[str, str]]
     ) -> tuple[list[ClientError], bool]:
-        """Send some messages of the spool. Returns the errors of those that stay, and whether any has left
-        the spool. `held`: topics and keys of which an earlier message still waits."""
+        """Send some messages of the spool. Returns the errors of the messages that stay in the spool, and
+        whether any message has left it.
+
+        `held` holds pairs of a topic and a key. Messages with such a pair are not sent, because an earlier
+        one still waits.
+        """
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
             key = row.message.ordering_key
@@ -369,7 +381,8 @@ class AsyncSpoolingProducer(AsyncProducer):
 
 
 def _is_away(error: ClientError) -> bool:
-    """Whether a later attempt may succeed: the cluster cannot be reached, or is too busy."""
+    """Whether the error says that the cluster cannot be reached or is too busy, so that a later attempt to
+    send may succeed."""
     return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown | Overflow) or (
         isinstance(error, SendFailed) and error.code in BUSY
     )

@@ -123,7 +123,7 @@ class Producer(BlockingClient[AsyncProducer]):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """Send as `send` does, for a caller on an event loop of its own."""
+        """Do the same as `send`, for a caller that runs on an event loop of its own."""
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
@@ -186,8 +186,8 @@ class Producer(BlockingClient[AsyncProducer]):
     def flush(self, timeout_s: float | None = None) -> int:
         """Wait until every message whose send was begun so far has its acknowledgement or its error.
 
-        Returns the number of messages that had neither when `timeout_s` was over: 0 when all have. Messages
-        that are sent meanwhile are not waited for.
+        If `timeout_s` is over before, returns the number of messages that have neither; otherwise returns 0.
+        It does not wait for messages whose send begins after the call.
         """
         return self._run(lambda inner: inner.flush(timeout_s))
 
@@ -200,8 +200,8 @@ class Producer(BlockingClient[AsyncProducer]):
     ) -> ReceivedMessage:
         """Send a message and wait for its reply. The consumer makes the reply with `reply_to` and sends it.
 
-        `timeout_s` is the time from this call to the reply; then NoReply is raised. Sending has its own
-        time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        `timeout_s` is the longest time from this call to the reply. After it NoReply is raised. Sending has
+        its own time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
         """
         return self._run(lambda inner: inner.request(message, timeout_s, queue, ordering_key))
 
@@ -222,17 +222,17 @@ class Producer(BlockingClient[AsyncProducer]):
         return self._run(lambda inner: inner.queues(topic))
 
     def has_route(self, topic: str) -> bool:
-        """Whether the topic exists according to the NameServers' last answer."""
+        """Whether the NameServers' last answer contained a route of the topic."""
         return self._call(lambda inner: inner.has_route(topic))
 
     def recall(self, topic: str, handle: str) -> str:
         """Recall a message that was sent with a `delay` or a delivery time (`deliver_at`). Returns its unique
         id.
 
-        `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        Raises BrokerRefused if its time has come: the message was or will be delivered. OutcomeUnknown when
-        an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
-        `recall` again does no harm.
+        `handle` is `SendResult.recall_handle`. The broker does not report whether there was such a message.
+        Raises BrokerRefused if the delivery time has come, so that the message was or will be delivered.
+        Raises OutcomeUnknown if an attempt got no answer and no later one succeeded. Then the message may
+        have been recalled, and calling `recall` again does no harm.
         """
         return self._run(lambda inner: inner.recall(topic, handle))
 
@@ -242,7 +242,10 @@ class Producer(BlockingClient[AsyncProducer]):
 
     def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
         """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
-        counts as deleted. An attempt without an answer is repeated. If the lost one arrives after the topic
-        was created again, the new topic stays, unless this call found no topic, or the broker is not one of
-        ours."""
+        counts as deleted.
+
+        An attempt without an answer is repeated. The first attempt may then arrive very late, when the topic
+        has been created again. It does not delete the new topic, with two exceptions: this call found no
+        topic in the beginning, or the broker is not one of ours.
+        """
         self._run(lambda inner: inner.delete_topic(topic, broker_name))

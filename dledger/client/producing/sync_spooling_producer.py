@@ -53,12 +53,13 @@ class SpoolingProducer(Producer):
     def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
         """Send a message and wait for the acknowledgement, or until the message is kept on this machine.
 
-        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, and at once while others
-        wait in the spool. InvalidMessage, TopicNotFound, SendFailed (refused), Overflow (the spool is full),
-        SpoolFailed: with all of these it is neither stored nor kept.
+        The message is kept if no broker acknowledged it within `ProducerOptions.timeout_s`. While other
+        messages wait in the spool it is kept at once. Raises InvalidMessage, TopicNotFound, SendFailed (a
+        broker refused the message), Overflow (the spool is full) or SpoolFailed; after all of these the
+        message is neither stored nor kept.
         """
         return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).deliver(message, ordering_key))
 
     def delivered(self, timeout_s: float | None = None) -> bool:
-        """Wait until the spool is empty; False when `timeout_s` was over first."""
+        """Wait until the spool is empty. Returns False if `timeout_s` is over first."""
         return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).delivered(timeout_s))

@@ -62,7 +62,8 @@ class Transaction:
         self._producer._do(self._inner.rollback)
 
     def leave_open(self) -> None:
-        """Leave the transaction undecided: the producer that a broker asks later decides (`check`)."""
+        """Leave the transaction undecided. A broker will later ask a producer of the group how it ended, and
+        that producer's `check` decides."""
         self._producer._on_loop(self._inner.leave_open)
 
     def __enter__(self) -> Self:
@@ -75,7 +76,7 @@ class Transaction:
 
 
 class TransactionProducer(Producer):
-    """Sends messages in transactions, and others; see `AsyncTransactionProducer`.
+    """Sends messages in transactions, and ordinary messages; see `AsyncTransactionProducer`.
 
     >>> with TransactionProducer("orders", check=how_it_ended) as producer:  # doctest: +SKIP
     ...     with producer.transaction(Message("orders", b"17")):
@@ -120,9 +121,10 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
-        """Send a half message, have the listener execute the local transaction, and report how it ended
-        (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. When the call is
-        cancelled while the listener works, the transaction stays open, and the listener's check decides."""
+        """Send a half message, call the listener to execute the local transaction, and report to the broker
+        how that ended (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. If
+        the call is cancelled while the listener works, the transaction stays open, and the listener's check
+        decides it later."""
         return self._run(
             lambda inner: cast(AsyncTransactionProducer, inner).send_in_transaction(message, arg, queue)
         )

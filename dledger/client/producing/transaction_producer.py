@@ -1,14 +1,15 @@
 """Transactions: consumers see a message only when its producer commits it.
 
 A *half message* is stored first. Then the application does the work that the message is about (the *local
-transaction*), and reports how it ended: the message is then delivered to its topic, or never. If the producer
-dies in between, the broker asks it, or any other producer of its group, how the transaction ended (39
-CHECK_TRANSACTION_STATE).
+transaction*), and reports how it ended. Depending on that, the message is delivered to its topic, or never.
+If no report arrives, for example because the producer died, the broker asks a producer of the same group how
+the transaction ended (request 39 CHECK_TRANSACTION_STATE).
 
-This producer answers by itself where it can. A transaction that is open here is not decided yet. For a
-transaction that ended here, it answers how it ended. When the answer to an attempt is lost and the attempt is
-repeated, the half message of the lost one is rolled back. For all other transactions, such as those of a
-process that is gone, it asks the application (`check`).
+This producer answers by itself where it can. About a transaction of its own that is still open, it answers
+that the transaction is not decided yet. About one that has ended, it answers how it ended. If the broker's
+answer to a half message was lost and the half message was sent again, there are two of them. When a broker
+asks about the first, this producer answers that it is rolled back. For all other transactions, such as those
+of a process that is gone, it asks the application (`check`).
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ from dledger.remoting.headers import CheckTransactionStateHeader, EndTransaction
 from dledger.runtime import Env, Lane
 
 MAX_CHECKS = 2000
-"""At most this many questions of brokers are worked on at once (checkRequestHoldMax). Further ones are
-ignored; brokers repeat them."""
+"""Largest number of brokers' questions about transactions that are worked on at the same time
+(checkRequestHoldMax). Further questions are ignored; brokers repeat them."""
 MAX_ENDED = 10_000
-"""At most this many ended transactions are remembered, to answer brokers that ask."""
+"""Largest number of ended transactions that are remembered. With them the producer can answer brokers that
+ask how a transaction ended."""
 END_TRIES = 3
-"""How often the end of a transaction is sent while brokers answer that its outcome is unknown."""
+"""How often the end of a transaction is sent if the broker answers each time that the outcome of the request
+is unknown."""
 
 _NOWHERE = (-1, -1)
 
@@ -77,17 +80,20 @@ State = LocalTransactionState
 
 
 class TransactionListener:
-    """The part of the application in transactions (TransactionListener of the Java client). Coroutine
-    functions run on the loop, others in worker threads. An exception counts as UNKNOWN, and is logged."""
+    """The code of an application that takes part in transactions (TransactionListener of the Java client).
+
+    Coroutine functions run on the loop, others in worker threads. An exception counts as UNKNOWN, and is
+    logged.
+    """
 
     def execute_local_transaction(self, message: Message, arg: Any) -> State | Awaitable[State]:
-        """Execute the local transaction; the half message is stored. `arg` is the argument of
+        """Execute the local transaction. The half message is already stored. `arg` is the argument of
         `send_in_transaction`."""
         raise NotImplementedError
 
     def check_local_transaction(self, message: ReceivedMessage) -> State | Awaitable[State]:
-        """Say how the transaction of this message ended, because a broker asks. It may be another process's
-        transaction."""
+        """Return how the transaction of this message ended, because a broker asks. It may be a transaction of
+        another process."""
         raise NotImplementedError
 
 
@@ -127,7 +133,8 @@ class AsyncTransaction:
         self.result: SendResult | None = None
         """The acknowledgement of the half message; None until it is stored."""
         self._left_open: bool = False
-        """Whether the transaction was left undecided: a broker that asks gets what the listener says then."""
+        """Whether the transaction was left undecided. If so, a broker that asks gets the answer of the
+        application's check."""
 
     @property
     def _place(self) -> tuple[int, int] | None:
@@ -142,9 +149,11 @@ class AsyncTransaction:
         return self
 
     async def commit(self) -> None:
-        """Deliver the message to its topic. OutcomeUnknown when no broker confirmed it: brokers that ask
-        later are answered that it is committed, for as long as this producer lives. BrokerRefused when the
-        transaction had ended before."""
+        """Deliver the message to its topic. Raises BrokerRefused if the transaction had ended before.
+
+        Raises OutcomeUnknown if no broker confirmed the commit. If a broker asks later, this producer still
+        answers that the transaction is committed, for as long as it is open.
+        """
         await self._decide(State.COMMIT_MESSAGE)
 
     async def rollback(self) -> None:
@@ -152,7 +161,8 @@ class AsyncTransaction:
         await self._decide(State.ROLLBACK_MESSAGE)
 
     def leave_open(self) -> None:
-        """Leave the transaction undecided: the producer that a broker asks later decides (`check`)."""
+        """Leave the transaction undecided. A broker will later ask a producer of the group how it ended, and
+        that producer's `check` decides."""
         self._left_open = True
         self._producer._forget(self)
 
@@ -184,15 +194,15 @@ class AsyncTransaction:
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Sends messages in transactions, and others.
+    """Sends messages in transactions, and ordinary messages.
 
     >>> async with AsyncTransactionProducer("orders", check=how_it_ended) as producer:  # doctest: +SKIP
     ...     async with producer.transaction(Message("orders", b"17")):
     ...         await database.execute("...")                   # an exception here rolls the message back
 
-    `check` is called with a message whose transaction is not known here; see `TransactionListener`. If it is
-    not given, the listener's own method is used. Without either, such messages stay undecided until their
-    broker stops asking.
+    A broker may ask about a transaction that this producer does not know. Then `check` is called with the
+    message; see `TransactionListener`. If `check` is not given, the listener's own method is used. Without
+    either, the transaction stays undecided until the broker stops asking.
     """
 
     def __init__(
@@ -228,8 +238,8 @@ class AsyncTransactionProducer(AsyncProducer):
         self._core.spawn(self._be_known(), "be known to brokers")
 
     async def _be_known(self) -> None:
-        """Ask for all brokers every `route_poll_s`, so that heartbeats reach each of them: any may have
-        transactions of this group, also those that this producer never sends to."""
+        """Fetch the list of all brokers every `route_poll_s`, so that heartbeats reach each broker. Any
+        broker may have transactions of this group, even if this producer never sends to it."""
         while True:
             await self._core.refresh_quietly(None)
             await asyncio.sleep(self._core.options.route_poll_s)
@@ -241,9 +251,10 @@ class AsyncTransactionProducer(AsyncProducer):
     async def send_in_transaction(
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
-        """Send a half message, have the listener execute the local transaction, and report how it ended
-        (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. When the call is
-        cancelled while the listener works, the transaction stays open, and the listener's check decides."""
+        """Send a half message, call the listener to execute the local transaction, and report to the broker
+        how that ended (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. If
+        the call is cancelled while the listener works, the transaction stays open, and the listener's check
+        decides it later."""
         if self._listener is None:
             raise ClientError("give the producer a listener=, or use `transaction(message)`")
         transaction = await AsyncTransaction(self, message, queue).begin()
@@ -350,7 +361,7 @@ class AsyncTransactionProducer(AsyncProducer):
         )
 
     def _forget(self, transaction: AsyncTransaction) -> None:
-        """Note that a transaction is no longer open here, and remember its end for a while."""
+        """Note that a transaction is no longer open, and remember for a while how it ended."""
         name = transaction.transaction_id
         if self._open_ones.pop(name, None) is not None:
             self._ended[name] = transaction
@@ -360,7 +371,8 @@ class AsyncTransactionProducer(AsyncProducer):
     # --- asked by brokers -----------------------------------------------------------------------------
 
     def _asked_for(self, address: str, request: Request) -> Response | None:
-        """Handle 39. The answer is sent as a request of our own."""
+        """Handle request 39 CHECK_TRANSACTION_STATE. The answer is sent as another request (37
+        END_TRANSACTION)."""
         if self._checks < MAX_CHECKS:
             header = request.header(CheckTransactionStateHeader)
             try:

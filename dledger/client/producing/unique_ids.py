@@ -10,11 +10,11 @@ _TAIL_SIZE = 1 << 48
 
 
 class UniqueIds:
-    """Ids in RocketMQ's layout: ip, pid, salt, milliseconds, counter; 32 upper-case hex digits.
+    """Makes ids in RocketMQ's layout: ip, pid, salt, milliseconds, counter; 32 upper-case hex digits.
 
-    Milliseconds and counter are one 48-bit number that starts at the wall clock and only grows by one, so no
-    two ids of one object are equal, whatever the clock does. The random salt makes the ids of different
-    objects and restarts of a process different.
+    Milliseconds and counter are one number of 48 bits. It starts at the wall clock and grows by one with each
+    id. So no two ids of one object are equal, even if the clock is set back. The random salt makes the ids of
+    different objects, and of a process before and after a restart, different.
     """
 
     def __init__(self, env: Env, ip: bytes) -> None:
