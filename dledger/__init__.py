@@ -11,11 +11,11 @@ broker, an audit or Spark needs. A group is started with the command `dledger up
 
 The parts, each a package:
 
-* `admin`, `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
+* `admin`, `client`, `remoting`, `namesrv`, `broker`   the message service, from its clients to its core
 * `election`, `replication`, `log`, `peers`, `node`   the replicated log, which knows nothing of topics
-* `formats`, `runtime`     byte layouts; the doors to clock, files, network and threads
+* `formats`, `runtime`     byte layouts; access to clock, files, network and threads
 * `audit`, `spark`         readers of stores, alone and distributed
-* `chaos`, `bench`         what breaks it, and what measures it
+* `chaos`, `bench`         tests with faults, and measurements
 * `commands`, `local`      the command line, and groups of processes on one machine
 
 How a message goes through the log: `dledger.log.appender` seals entries. `dledger.node.leadership` hands the
@@ -195,13 +195,14 @@ _ELSEWHERE = {
     "AsyncAdminClient": "dledger.admin",
     "read": "dledger.spark.arrow_reader",
 }
-"""Public names that are not of `dledger.client`; `read` needs more than a client does."""
+"""Public names that other modules than `dledger.client` define. `read` needs packages that a client does not
+need."""
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> object:
-        """A public name when it is first asked for (PEP 562)."""
+        """Return a public name. Its module is imported when the name is first used (PEP 562)."""
         if name not in __all__:
             raise AttributeError(f"module 'dledger' has no attribute {name!r}")
         value: object = getattr(import_module(_ELSEWHERE.get(name, "dledger.client")), name)

@@ -24,19 +24,21 @@ HEARTBEATS_PER_TIMEOUT = 2
 """An election time-out lasts at least this many heartbeats, so that one late heartbeat does not depose a
 leader."""
 PAGE = 4096
-"""Bytes; the size of a segment is a multiple of it."""
+"""Page size in bytes. The size of a segment is a multiple of it."""
 NOWHERE = ("0.0.0.0", "::")
 """Addresses that mean "all addresses of this machine": a server can listen at them, a client cannot connect
 to them."""
 MAX_RATE = 1 << 40
-"""Bytes a second."""
+"""Largest rate that may be set, in bytes a second."""
 MIN_CLOCK_SKEW_MS = 1000
-"""Milliseconds. Clocks that differ by less count as equal (`dledger.node.clocks`)."""
+"""Smallest limit of clock skew that may be set, in milliseconds. Clocks that differ by less count as equal
+(`dledger.node.clocks`)."""
 MAX_CLOCK_SKEW_MS = 366 * 24 * 3_600_000
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """`n0-127.0.0.1:40911;n1-...` (dLegerPeers) as {"n0": "127.0.0.1:40911", ...}, or ConfigError."""
+    """Parse dLegerPeers: `n0-127.0.0.1:40911;n1-...` becomes {"n0": "127.0.0.1:40911", ...}. Raises
+    ConfigError."""
     peers: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         node, separator, address = part.partition("-")
@@ -68,7 +70,7 @@ def parse_peers(text: str) -> dict[str, str]:
 
 
 def format_peers(peers: Mapping[str, str]) -> str:
-    """Inverse of `parse_peers`."""
+    """Format peers as in dLegerPeers; the inverse of `parse_peers`."""
     return ";".join(f"{node}-{address}" for node, address in peers.items())
 
 
@@ -101,8 +103,12 @@ BindAddress = Annotated[str, Setting("bindAddress", parse=check_host, important=
 def _in_order(
     settings: object, given: Mapping[str, object], times: Sequence[str], least: Sequence[int]
 ) -> dict[str, float]:
-    """Return times in ascending order, each at least `least` times the one before it. A time that was not
-    given is moved, in the proportion of the defaults, where a given one would otherwise break the order."""
+    """Return new defaults for times that have to ascend, where `times[i]` must be at least `least[i]` times
+    the time before it.
+
+    A default is changed only if a time that was given would break this order. Then the default is moved by
+    the same factor as the given time, so that the proportion of the defaults is kept.
+    """
     default = {name: float(getattr(settings, name)) for name in times}
     now = {name: value for name in times if isinstance(value := given.get(name), (int, float))}
     moved: dict[str, float] = {}
@@ -136,25 +142,27 @@ class NodeSettings:
             important=True,
         ),
     ] = 1024 * 1024 * 1024
-    """Size of a log segment, a multiple of 4096; at least two entries of the largest size. The same on all
-    members."""
+    """Size of a log segment, a multiple of 4096. It must hold at least two entries of the largest size. All
+    members need the same value."""
     max_entry_bytes: int = MAX_ENTRY_SIZE
-    """Largest entry with its header; a segment holds at least two. Simulations shrink both."""
+    """Largest entry in bytes, including its header; a segment holds at least two. Simulations use smaller
+    entries and segments."""
     sync_flush: Annotated[
         bool, Setting("flushDiskType", choices={"SYNC_FLUSH": True, "ASYNC_FLUSH": False}, important=True)
     ] = True
     """`SYNC_FLUSH`: an acknowledgement means that the message is fsynced on a majority. `ASYNC_FLUSH`: it is
-    written on a majority, and fsynced later. The same on all members."""
+    written on a majority, and fsynced later. All members need the same value."""
     lease_reads: Annotated[bool, Setting("leaseReads")] = False
-    """Whether read points come from the leader's lease instead of a round of heartbeats. The price is a
-    slower failover (a refused connection is then no hint that the leader is gone) and trust in clocks. The
-    same on all members, as is `electionTimeoutMinMs`."""
+    """Whether read points come from the leader's lease instead of a round of heartbeats. This has two costs.
+    Failover is slower, because a refused connection then does not count as a hint that the leader is gone.
+    And the clocks of the machines must be reliable. All members need the same value, and the same
+    `electionTimeoutMinMs`."""
     clock_drift_margin: Annotated[float, Setting("clockDriftMarginPercent", 1, 90, "percent")] = 0.1
-    """How far the rates of two nodes' monotonic clocks may differ; a lease is shortened by this share. A
-    machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
+    """Largest difference between the rates of two nodes' monotonic clocks. A lease is shortened by this
+    share. A machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
     index_units_per_file: int = 5 * 1024 * 1024
     pool_segments: Annotated[int, Setting("segmentPoolSize", 0, 1024)] = 2
-    """How many prepared segments are held ready; each takes the disk space of a segment."""
+    """How many prepared segment files are kept ready. Each takes the disk space of a segment."""
 
     # Election.
     heartbeat_interval_s: Annotated[
@@ -165,7 +173,8 @@ class NodeSettings:
         float, Setting("electionTimeoutMinMs", 10, 120000, "ms", important=True)
     ] = 0.4
     """Shortest time without a heartbeat after which a follower stands for election. It must cover several
-    heartbeats and be far longer than any stall of the machine; otherwise a healthy leader is voted out."""
+    heartbeats and be far longer than any stall of the machine. Otherwise another node is elected although the
+    leader is healthy."""
     election_timeout_max_s: Annotated[
         float, Setting("electionTimeoutMaxMs", 10, 240000, "ms", important=True)
     ] = 0.8
@@ -178,32 +187,34 @@ class NodeSettings:
         int, Setting("maxClockSkewMs", 0, MAX_CLOCK_SKEW_MS, "ms", important=True)
     ] = 60_000
     """How far a node's clock may be ahead of the clocks of most members. A leader whose clock is further
-    ahead hands over, and such a node leads only while no other node can. It is also how far store time may be
-    ahead of the clock without a warning. At least 1000; 0 switches both checks off. Keep the clocks in step
-    (NTP) in any case."""
+    ahead transfers leadership, and a node with such a clock leads only while no other node can. The same
+    limit applies to store times: a store time that is further ahead of the clock causes a warning. At least
+    1000; 0 switches both checks off. Keep the clocks in step (NTP) in any case."""
 
     # Replication.
     push_bytes: Annotated[int, Setting("pushFrameBytes", 4096, 8 << 20, "bytes")] = 1024 * 1024
     """Target size of one frame of entries to a peer. A client batch that is larger is still sent whole."""
     inflight_bytes: Annotated[int, Setting("peerInflightBytes", 1 << 16, 1 << 32, "bytes")] = 16 * 1024 * 1024
-    """Bytes to one peer that may be in flight or wait for its disk before the leader pauses. It should be at
-    least bandwidth x (round trip + fsync), else the link idles. Below 16 MiB a peer's disk idles."""
+    """Limit, in bytes, of entries that are in flight to one peer or wait for its disk. When it is reached,
+    the leader sends no more to this peer for the moment. It should be at least bandwidth x (round trip +
+    fsync), otherwise the link is idle at times. Below 16 MiB a peer's disk is idle at times."""
     inflight_frames: Annotated[int, Setting("peerInflightFrames", 1, 100000)] = 1000
-    """Unacknowledged frames to one peer. When there are this many, frames get larger instead of more."""
+    """Limit of unacknowledged frames to one peer. When it is reached, the leader sends larger frames instead
+    of more frames."""
     pending_bytes: Annotated[int, Setting("maxPendingBytes", 2 * MAX_ENTRY_SIZE, 1 << 34, "bytes")] = (
         64 * 1024 * 1024
     )
-    """Bytes that are appended but not yet committed, or not yet on the leader's disk. Above this limit
-    appends are refused until there is room."""
+    """Limit, in bytes, of entries that are appended but not yet committed, or not yet on the leader's disk.
+    Above it appends are refused until there is room."""
     pending_entries: Annotated[int, Setting("maxPendingRequestsNum", 1, 10000000)] = 200_000
-    """Entries that are appended but not yet committed, or not yet on the leader's disk. Above this limit
-    appends are refused until there is room, as with `maxPendingBytes`."""
+    """Limit of the number of entries that are appended but not yet committed, or not yet on the leader's
+    disk. Above it appends are refused until there is room, as with `maxPendingBytes`."""
     throttle_lag_bytes: Annotated[int, Setting("peerPushThrottlePoint", 1 << 20, 1 << 44, "bytes")] = (
         300 * 1024 * 1024
     )
-    """Bytes that a peer may lag behind before its rate is limited to `peerPushQuota` (read from the disk). So
-    refilling it does not take the disk and the link from the clients. There is no limit while a quorum needs
-    this peer."""
+    """Limit, in bytes, by which a peer may lag behind and still be sent entries at full speed. Beyond it,
+    entries are read from the disk and sent at the rate `peerPushQuota`, so that refilling the peer does not
+    take the disk and the link from the clients. There is no such limit while a quorum needs this peer."""
     throttle_bytes_per_s: Annotated[int, Setting("peerPushQuota", 1 << 16, MAX_RATE, "bytes/s")] = (
         20 * 1024 * 1024
     )
@@ -212,11 +223,13 @@ class NodeSettings:
 
     # Members and peers.
     protocol_min: Annotated[int, Setting("peerProtocolMin", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_WITH_PROOF
-    """Lowest peer protocol to speak. 1 lets peers of version 1 in, for an upgrade node by node; recorded
-    bytes of such a connection can be replayed (docs/reference/protocol.md)."""
+    """Lowest version of the peer protocol that this node speaks. The value 1 admits peers of version 1, for
+    an upgrade node by node. Recorded bytes of such a connection can be replayed by an attacker
+    (docs/reference/protocol.md)."""
     protocol_max: Annotated[int, Setting("peerProtocolMax", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_MAX
-    """Highest peer protocol to speak. Lower it before a staged upgrade. Raise it again node by node when all
-    run the new program: until then nothing is written that the old program does not know."""
+    """Highest version of the peer protocol that this node speaks. Lower it before a staged upgrade. When all
+    nodes run the new program, raise it again node by node. Until then nothing is written that the old program
+    does not know."""
     preferred_leaders: Annotated[
         tuple[str, ...], Setting("preferredLeaderId", parse=names, format=";".join)
     ] = ()
@@ -224,13 +237,14 @@ class NodeSettings:
     (`dledger prefer`) overrides it."""
     preferred: PreferredSettings = field(default_factory=PreferredSettings)
     promote_lag_entries: Annotated[int, Setting("promoteLagEntries", 0, 10000000)] = 1000
-    """A learner that lacks at most this many entries is caught up: it may be promoted, or become leader."""
+    """Limit for a learner to count as caught up: it lacks at most this many entries. Only such a learner may
+    be promoted, or become leader."""
     promote_lag_bytes: Annotated[int, Setting("promoteLagBytes", 0, 1 << 34, "bytes")] = 1024 * 1024
-    """A learner that lacks at most this many bytes is caught up, provided that it is also within
-    `promoteLagEntries`."""
+    """Limit, in bytes, for a learner to count as caught up: it lacks at most this much of the log. Both this
+    limit and `promoteLagEntries` have to hold."""
     max_frame_bytes: int = 16 * 1024 * 1024
-    """Largest peer frame; a larger one closes the connection. Peers rely on each other having the same
-    limit."""
+    """Largest peer frame in bytes. A larger one closes the connection. The limit must be the same on all
+    members."""
     hello_timeout_s: Annotated[float, Setting("peerHelloTimeoutMs", 10, 60000, "ms")] = 2.0
     """How long a peer may take to introduce itself on a new connection."""
     dial_timeout_s: Annotated[float, Setting("peerDialTimeoutMs", 10, 60000, "ms")] = 1.0
@@ -248,30 +262,30 @@ class NodeSettings:
     allowed_sources: Annotated[
         tuple[str, ...], Setting("peerAllowedSources", parse=_sources, format=";".join)
     ] = ()
-    """Without TLS: who, besides the addresses of members and this machine, may connect as a member and change
-    the group. Addresses and networks (`10.1.0.0/16`), separated by `;`. `*` means anybody who reaches the
-    port."""
+    """Further addresses from which nodes may connect as members and change the group, when TLS is not used.
+    The addresses of members and of this machine are always allowed. Addresses and networks (`10.1.0.0/16`)
+    are separated by `;`. `*` means anybody who reaches the port."""
 
     # The client protocol of DLedger, at the port for peers.
     max_client_connections: Annotated[int, Setting("maxLogClientConnections", 1, 100000)] = 64
-    """Most connections at the port for peers from commands, and from clients of a stand-alone node; one more
-    is refused."""
+    """Limit of connections at the port for peers that come from commands, or from clients of a stand-alone
+    node. Beyond it a new connection is refused."""
     read_timeout_s: Annotated[float, Setting("readPointTimeoutMs", 10, 60000, "ms")] = 1.0
-    """How long a read of such a client waits for its read point."""
+    """How long a read of a command, or of a client of a stand-alone node, waits for its read point."""
 
     # Disk.
     disk_stall_s: Annotated[float, Setting("diskStallMs", 50, 600000, "ms")] = 2.0
-    """A write or fsync that takes longer makes a leader hand over or step down. It is also how long, at
-    least, a leader's disk must be far behind those of the others before it counts as slow. With a value near
-    the latency of a busy disk leadership would move back and forth."""
+    """Longest time for a write or fsync. If it takes longer, a leader transfers leadership or steps down. A
+    leader's disk also counts as slow if it is far behind the disks of the others for at least this time. If
+    the value is near the latency of a busy disk, leadership moves back and forth."""
     disk_full_ratio: Annotated[float, Setting("diskSpaceWarningLevelRatio", 10, 100, "percent", hot=True)] = (
         0.90
     )
-    """Share of the file system in use at which appends (sends) begin to be refused."""
+    """Share of the file system that may be in use. From this share on, appends (sends) are refused."""
     disk_check_s: Annotated[float, Setting("diskCheckIntervalMs", 10, 600000, "ms")] = 1.0
     """Time between two checks of the free space."""
     repair_limit_s: Annotated[float, Setting("repairLimitMs", 0, 3600000, "ms")] = 5.0
-    """How long a leader goes on leading while it has corrupt entries that no peer could repair."""
+    """How long a leader with corrupt entries goes on leading if no peer can repair them."""
     scrub_bytes_per_s: Annotated[int, Setting("scrubBytesPerSecond", 0, MAX_RATE, "bytes/s", hot=True)] = (
         20 * 1024 * 1024
     )
@@ -285,15 +299,16 @@ class NodeSettings:
 
     # The process.
     checkpoint_interval_s: Annotated[float, Setting("checkpointIntervalMs", 10, 600000, "ms")] = 1.0
-    """Time between two checkpoints of what is committed and durable. After a longer time a start has to check
-    more of the log."""
+    """Time between two checkpoints of what is committed and durable. The longer it is, the more of the log a
+    node has to check when it starts."""
     lag_probe_s: Annotated[float, Setting("loopLagProbeMs", 5, 60000, "ms")] = 0.05
     """Time between two measurements of the event loop's lag."""
     apply_bytes: Annotated[int, Setting("applyChunkBytes", 4096, 16 << 20, "bytes")] = 256 * 1024
-    """Committed bytes that are applied in one step. Larger steps delay everything else for longer."""
+    """Limit, in bytes, of the committed entries that are applied in one step. While a step runs, everything
+    else on the event loop waits."""
 
     def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Return defaults moved to fit the times that were given: the proportions of the defaults are
+        """Return new defaults that fit the times that were given. The proportions between the defaults are
         kept."""
         moved: dict[str, float] = {}
         moved |= _in_order(self, given, ("redial_min_s", "redial_max_s"), (1, 1))
@@ -351,30 +366,32 @@ class NodeSettings:
 
     @property
     def lease_promise_ms(self) -> int:
-        """Milliseconds for which a voter keeps to a leader that it heard, announced in the hello; 0 without
-        lease reads."""
+        """How long, in milliseconds, a voter votes for nobody else after it heard from a leader. It is
+        announced in the hello; 0 without lease reads."""
         return round(self.election_timeout_min_s * 1000) if self.lease_reads else 0
 
 
 @dataclass(frozen=True)
 class NodeConfig(NodeSettings):
-    """One member of a group. `peers` maps node id ("n0") to "host:port" and holds this node too."""
+    """The configuration of one member of a group. `peers` maps the node id ("n0") of each member, including
+    this one, to "host:port"."""
 
     group: str
     self_id: str
     peers: Mapping[str, str]
     store_dir: str
-    """storePathRootDir; the log lies in `<store_dir>/dledger-<self_id>/`."""
+    """Root directory of the store (storePathRootDir). The log is in `<store_dir>/dledger-<self_id>/`."""
     _: KW_ONLY
     meta: Mapping[str, str] = field(default_factory=dict)
-    """Announced to the peers in the hello, e.g. {"client_addr": "10.0.0.1:10911"}."""
+    """Key-values that are announced to the peers in the hello, for example {"client_addr":
+    "10.0.0.1:10911"}."""
     bind_host: str = "0.0.0.0"
     """Address to listen at for peers; the port is that of `peers[self_id]`."""
     state_version: int = 1
     """Newest version of the state machine's operations that this program reads (`dledger.versions`)."""
     client_appends: bool = True
-    """Whether clients of DLedger's protocol may append. A broker's log accepts only messages, because nothing
-    reads an entry of another kind there."""
+    """Whether clients of DLedger's protocol may append. For a broker this is False: its log accepts only
+    messages, because nothing in a broker reads entries of another kind."""
 
     @classmethod
     def of(
@@ -387,7 +404,8 @@ class NodeConfig(NodeSettings):
         store_dir: str,
         **more: Any,
     ) -> NodeConfig:
-        """A node with these settings; `more` are fields of this class. Raises ConfigError."""
+        """Make the configuration of a node from these settings. `more` holds further fields of this class.
+        Raises ConfigError."""
         values = {item.name: getattr(settings, item.name) for item in fields(NodeSettings)}
         return cls(group, self_id, peers, store_dir, **(values | more))
 

@@ -7,30 +7,33 @@ import errno
 from dledger.messages import Code
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that a node may wait out. Any other error of a write or fsync is final (S3)."""
+"""Error numbers that mean that the disk is full. A node may wait until there is room again. Any other error
+of a write or fsync is final (S3)."""
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-"""Errors of opening a file: too many files are open."""
+"""Error numbers that mean that too many files are open."""
 OUT_OF_MEANS = (*TOO_MANY_FILES, errno.ENOMEM)
-"""Errors of the process or the system that say nothing about the disk. While a file is prepared, or opened
-only to check it, they are waited out, too. Data that could not be read because of them never counts as
-damaged."""
+"""Error numbers that mean that the process or the system lacks something, and that say nothing about the
+disk. When a file is prepared, or opened only to be checked, the node waits and tries again. Data that could
+not be read because of them never counts as damaged."""
 PASSING = DISK_IS_FULL + OUT_OF_MEANS
-"""Errors of preparing a file that may be gone at a later attempt."""
+"""Error numbers after which preparing a file may succeed at a later attempt."""
 
 DEVICE_FAILED = (None, errno.EIO, errno.EBADMSG, *([errno.EUCLEAN] if hasattr(errno, "EUCLEAN") else []))
-"""Errors that mean that the device or its file system is damaged. Any other error is a refusal by the system
-(rights, a read-only mount, no room); the store is intact once its cause is removed."""
+"""Error numbers that mean that the device or its file system is damaged. After any other error the store is
+intact: the system refused something (rights, a read-only mount, no room), and the node can go on once the
+cause is removed."""
 
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
-"""Errors of opening a file that could not be reached: the file itself was not touched."""
+"""Error numbers that mean that a file could not be opened because of its path or its rights. The file itself
+was not touched."""
 
 
 class NodeFailed(Exception):
     """The node must end (architecture rule 7). `reason` says why and what to do.
 
-    `exit_code` for supervisors: 1 it could not start (restart when the cause is gone), 70 the store needs
-    repair or replacement (do not restart), 71 a bug was caught (an invariant broke), 78 wrong configuration
-    (do not restart).
+    `exit_code` is for supervisors. 1: the node could not start (restart it when the cause is gone). 70: the
+    store needs repair or replacement (do not restart). 71: a bug was caught, for example a broken invariant.
+    78: the configuration is wrong (do not restart).
     """
 
     def __init__(self, reason: str, exit_code: int = 70, *, poisons: bool = False) -> None:
@@ -38,7 +41,8 @@ class NodeFailed(Exception):
         self.reason = reason
         self.exit_code = exit_code
         self.poisons = poisons
-        """Leave a marker, so that the next start trusts nothing above the durable mark (S3)."""
+        """Whether to leave a marker in the store. Because of it the next start trusts no entry after the
+        durable mark (S3)."""
 
 
 EXIT_START = 1
@@ -48,15 +52,15 @@ EXIT_CONFIG = 78
 
 
 def refused_by_system(what: str, error: OSError) -> NodeFailed:
-    """The NodeFailed for something that the system refused to do. The exit code depends on the kind of
-    error."""
+    """Make the NodeFailed for something that the operating system refused to do. Its exit code depends on the
+    kind of error."""
     if error.errno in DEVICE_FAILED:
         return NodeFailed(f"{what}: {error}", EXIT_STORE)
     return NodeFailed(f"{what}: {error}; correct that and start it again", EXIT_START)
 
 
 class InvariantBroken(Exception):
-    """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""
+    """Something was seen that Raft proves impossible, so there is a bug or corruption. It ends the node."""
 
 
 def why_ended(error: BaseException) -> NodeFailed:

@@ -11,7 +11,8 @@ import msgspec
 
 
 class Role(Enum):
-    """Raft role (MemberState.Role). LEARNER receives entries but neither votes nor counts."""
+    """Raft role (MemberState.Role). A LEARNER receives entries, but it does not vote, and its disk does not
+    count for a majority."""
 
     LEADER = "LEADER"
     FOLLOWER = "FOLLOWER"
@@ -20,9 +21,10 @@ class Role(Enum):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Committed, locally durable, whole entries back to back: `data[0]` is at log offset `pos`.
+    """Entries that follow one another in the log; all of them are committed, durable on this node, and
+    intact. `data[0]` is at log offset `pos`.
 
-    `data` may be a view of a mapped file: valid only during the call.
+    `data` may be a view of a mapped file. It is valid only during the call.
     """
 
     first_index: int
@@ -36,7 +38,7 @@ class LogReader(Protocol):
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry held."""
+        """Index of the first entry in the log."""
 
     @property
     def last_index(self) -> int:
@@ -44,45 +46,48 @@ class LogReader(Protocol):
 
     @property
     def begin_pos(self) -> int:
-        """Offset of the first byte held."""
+        """Log offset of the first byte in the log."""
 
     @property
     def end_pos(self) -> int:
-        """Offset behind the last entry."""
+        """Log offset directly after the last entry."""
 
     @property
     def durable_pos(self) -> int:
-        """Offset behind the last entry that is on this node's disk."""
+        """Log offset directly after the last entry that is durable on this node's disk."""
 
     @property
     def segment_size(self) -> int:
-        """Bytes of a segment: no range that is read may cross a multiple of it."""
+        """Size of a segment in bytes. A range of bytes that is read must not cross a multiple of it."""
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
+        """Term of an entry, which may also be the entry before the first one in the log. -1 for index -1;
+        None if the term is not known."""
 
     async def find(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; raises KeyError if the log does not hold it, or its index unit is lost."""
+        """Returns (log offset, size) of an entry. Raises KeyError if the log does not hold the entry, or if
+        its record in the index files is lost."""
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """Bytes of the hot window; None when they are cold."""
+        """These bytes of the log, if they lie in its newest part, which is expected to be in memory
+        (`is_hot`); None otherwise."""
 
     def is_hot(self, pos: int) -> bool:
-        """Whether `pos` lies in the newest part of the log, which is expected in memory."""
+        """Whether log offset `pos` lies in the newest part of the log, which is expected to be in memory."""
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Return these bytes; a worker reads them when they are cold. Raises ValueError if the log does not
-        hold them."""
+        """Return these bytes of the log. If they are not in memory, a worker thread reads them. Raises
+        ValueError if the log does not hold them."""
 
 
 async def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:
     """Return why a state that was saved after entry `index` does not belong to this log; empty if it can be
     used.
 
-    `term` and `end_pos` are the saved values of that entry, None where none were saved. A state does not fit
-    when the log lost the entry and got another one in its place (`recover --cut-damage`), when the log was
-    replaced, or when the log ends before the entry. What the log cannot say because of corruption does not
-    count against a state.
+    `term` and `end_pos` are the saved values of that entry, None where none were saved. A state does not
+    belong to the log in three cases: the log lost the entry and got another one at this index (`recover
+    --cut-damage`), the log was replaced, or it ends before the entry. If corruption in the log prevents a
+    check, the state counts as usable.
     """
     if index > log.last_index:
         return f"it ends with entry {index}, and the log ends with {log.last_index}"
@@ -111,45 +116,49 @@ class Host(Protocol):
     """The replicated state machine. Calls come on the event loop, in order, and must be short."""
 
     async def open(self, log: LogReader) -> int:
-        """Load the derived state that belongs to this log (`misfit`). Return the last index that it includes,
-        -1 for none.
+        """Load the state that was saved for this log (`misfit` tells whether it belongs to it). Return the
+        index of the last entry that the state includes, -1 for none.
 
-        If that index is before the entry in front of the log's first one, `restore` is called next.
+        If entries between that index and the first entry of the log are missing, `restore` is called next.
         """
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """Return the state after the last entry applied as (part, next piece of the part); a part is named
-        like a file.
+        """Return the state after the last applied entry, as pairs of a part's name and the next bytes of this
+        part. A part is named like a file.
 
-        It depends on the log alone and is equal on all replicas, byte for byte (safety.md S20). Entries are
-        applied while it is read, so this call takes a copy; the slow packing happens during the iteration.
+        The state depends on the log alone, and is equal on all replicas, byte for byte (safety.md S20). More
+        entries are applied while the caller iterates. So this call takes a copy, and the slow packing happens
+        during the iteration.
         """
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Replace the whole state by the one that `snapshot` returned after entry `index`, which ends before
-        log offset `pos`. May be called again after a crash in the middle. No entry is applied during the
-        call."""
+        """Replace the whole state by the one that `snapshot` returned after entry `index`, which ends
+        directly before log offset `pos`. After a crash during the call, it is called again. No entry is
+        applied during the call."""
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Entries up to `index` have been removed from the log, or are about to be: it begins at `pos`, and
-        `parts` is the snapshot there. Also called at every start with such a log."""
+        """Note that the log begins at log offset `pos`: entries up to `index` have been removed from it, or
+        are about to be. `parts` is the snapshot of the state after entry `index`. Also called at every start
+        with such a log."""
 
     async def kept_from(self) -> int | None:
-        """Log offset of the first entry that the state machine still needs; None when it needs none.
-        Retention keeps this entry and all behind it, except where it has to delete by force."""
+        """Log offset of the first entry that the state machine still needs; None if it needs none. Retention
+        keeps this entry and all later ones, except where it has to delete by force."""
 
     def apply(self, chunk: Chunk) -> None:
-        """Apply entries in order. Never fails: unknown content is skipped in the same way on every node
-        (safety.md S13)."""
+        """Apply entries in order. It never fails, because it skips unknown content in the same way on every
+        node (safety.md S13)."""
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Called when role, term or known leader changed."""
+        """Called when the role, the term or the known leader has changed."""
 
     def on_serving(self, term: int) -> None:
-        """Called when this node leads and its term is open and applied: `Node.appender` is set."""
+        """Called when this node leads, and the entry that opens its term is committed and applied.
+        `Node.appender` is then set."""
 
     def on_commit(self, commit_index: int) -> None:
-        """Called when the commit index moved: complete what waits for entries up to it."""
+        """Called when the commit index has moved. The host completes requests that wait for entries up to
+        it."""
 
     def on_stopped_serving(self, term: int) -> None:
-        """Called when leadership ended: the outcome of everything that still waits is unknown."""
+        """Called when this node stopped leading. The outcome of every request that still waits is unknown."""

@@ -9,12 +9,12 @@
 | Truncate | leader -> peer | PushResponse | cut a suffix that conflicts |
 | Append | leader -> peer | PushResponse | entries |
 | Commit | leader -> peer | - | commit index, when no Append carries it |
-| InstallSnapshot | leader -> peer | InstallResponse | a piece of a snapshot, for a peer far behind |
-| RepairRequest | any -> any | RepairResponse | entries that are rotten here (safety.md S4) |
+| InstallSnapshot | leader -> peer | InstallResponse | a part of a snapshot, for a peer that is far behind |
+| RepairRequest | any -> any | RepairResponse | copies of entries that are corrupt here (safety.md S4) |
 | ReadIndexRequest | follower -> leader | ReadIndexResponse | a linearizable read point (dissertation 6.4) |
 
-The last three and their answers, and the fields with a default, belong to protocol version 2: they are
-sent only to a peer whose hello offers it.
+The last three and their answers, and the fields with a default, belong to protocol version 2: they are sent
+only to a peer whose hello offers it.
 
 Names of codes are DLedger's (DLedgerResponseCode, VoteResponse.RESULT).
 """
@@ -31,8 +31,8 @@ Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
 
 
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True):
-    """Base class of the messages. On the wire a message is its fields in order (`dledger.peers.wire`); `data`
-    is always last, and is sent separately."""
+    """Base class of the messages. On the wire a message is the list of its fields in order
+    (`dledger.peers.wire`). A field `data` is always last, and is sent separately."""
 
 
 class VoteResult(IntEnum):
@@ -68,11 +68,13 @@ class Code(IntEnum):
     CONFIG_PENDING = 20
     """Another change of the members is not committed yet."""
     CONFIG_REFUSED = 21
-    """A change of the members, or a transfer, that is not possible; the text says why."""
+    """A change of the members, or a transfer of leadership, is not possible. The text of the answer says
+    why."""
 
 
 class VoteRequest(PeerMessage, frozen=True):
-    """`term` is the term asked for (in a pre-vote: the current term + 1, which is not yet taken)."""
+    """Asks for a vote. `term` is the term for which the candidate wants to be elected. In a pre-vote it is
+    the candidate's term + 1, which the candidate has not entered yet."""
 
     term: Number
     candidate: str
@@ -80,14 +82,15 @@ class VoteRequest(PeerMessage, frozen=True):
     last_term: Number
     pre: bool = False
     transfer: bool = False
-    """The leader asked the candidate to stand, so stickiness does not apply (S19)."""
+    """Whether the leader asked the candidate to stand for election. If so, a voter may vote although it has
+    heard from a leader recently (S19)."""
     commanded: bool = False
-    """An operator asked for the hand-over: it does not count as a failure of the old leader
-    (`dledger.election.preferred`)."""
+    """Whether an operator asked for this transfer of leadership. If so, it does not count as a failure of the
+    old leader (`dledger.election.preferred`)."""
 
 
 class VoteResponse(PeerMessage, frozen=True):
-    """`term` is the voter's, `asked_term` and `pre` repeat the request."""
+    """The answer to a vote request. `term` is the voter's term; `asked_term` and `pre` repeat the request."""
 
     term: Number
     asked_term: Number
@@ -102,20 +105,20 @@ class Health(IntFlag):
     GOOD = 0
     DISK_FULL = 1
     FAULTY = 2
-    """Its log has corrupt entries that are not repaired yet."""
+    """The node's log has corrupt entries that are not repaired yet."""
     STALLED = 4
-    """Its disk did not answer within the limit."""
+    """The node's disk did not answer within the limit."""
     SLOW = 8
-    """It was leader, and its disk could not keep up with the disks of the others."""
+    """The node was leader, and its disk could not keep up with the disks of the others."""
     LEAVING = 16
-    """It is about to shut down in good order."""
+    """The node is about to shut down in good order."""
     CLOCK = 32
-    """Its clock is too far ahead of most clocks of the group. (A program that does not know this flag, or a
-    later one, treats the node as unhealthy: the node leads only where no other can.)"""
+    """The node's clock is too far ahead of most clocks of the group. (A program that does not know this flag,
+    or a later one, treats the node as unhealthy, so that it leads only if no other node can.)"""
 
 
 def health_text(flags: int) -> str:
-    """The names of these `Health` flags; flags that only a newer program knows are shown as a number."""
+    """The names of these `Health` flags. Flags that only a newer program knows are shown as a number."""
     known = [flag for flag in Health if flag and flag & flags]
     rest = flags & ~sum(known)
     names = [flag.name or "" for flag in known] + ([f"unknown ({rest})"] if rest else [])
@@ -144,8 +147,8 @@ class Heartbeat(PeerMessage, frozen=True):
 
 
 class HeartbeatResponse(PeerMessage, frozen=True):
-    """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags.
-    `clock_ms` is the responder's wall clock, 0 if it is not sent."""
+    """The answer to a heartbeat. `term` is the responder's term, `round` repeats the heartbeat's number, and
+    `health` is a set of `Health` flags. `clock_ms` is the responder's wall clock, 0 if it is not sent."""
 
     term: Number
     code: Code
@@ -160,11 +163,12 @@ class TimeoutNow(PeerMessage, frozen=True):
     term: Number
     leader: str
     commanded: bool = False
-    """Whether an operator asked for the hand-over; the vote request repeats it."""
+    """Whether an operator asked for the transfer of leadership. The vote request repeats this field."""
 
 
 class Compare(PeerMessage, frozen=True):
-    """Does your entry at `index` have `entry_term`? index -1 (term -1) always agrees."""
+    """Asks whether the peer's entry at `index` has the term `entry_term`. Index -1 with term -1 always
+    agrees."""
 
     term: Number
     leader: str
@@ -174,8 +178,8 @@ class Compare(PeerMessage, frozen=True):
 
 
 class Truncate(PeerMessage, frozen=True):
-    """Cut the log from `index` on if your entry there is not of `entry_term`, the term of the leader's
-    entry."""
+    """Tells the peer to cut its log from `index` on, unless its entry at `index` has the term `entry_term`.
+    That is the term of the leader's entry."""
 
     term: Number
     leader: str
@@ -185,7 +189,8 @@ class Truncate(PeerMessage, frozen=True):
 
 
 class Append(PeerMessage, frozen=True):
-    """Entries `first..last`, byte for byte as the leader wrote them; the first is at log offset `pos`."""
+    """Carries the entries `first..last`, byte for byte as the leader wrote them. The first one begins at log
+    offset `pos`."""
 
     term: Number
     leader: str
@@ -199,7 +204,7 @@ class Append(PeerMessage, frozen=True):
 
 
 class Commit(PeerMessage, frozen=True):
-    """The commit index, when nothing else carries it (S22)."""
+    """Carries the commit index when no other message does (S22)."""
 
     term: Number
     leader: str
@@ -207,13 +212,15 @@ class Commit(PeerMessage, frozen=True):
 
 
 class PushResponse(PeerMessage, frozen=True):
-    """State of the follower's log as compared with this leader's.
+    """The answer to Compare, Truncate and Append: the state of the follower's log, compared with the log of
+    this leader.
 
     It has two watermarks (S16) for the part that agrees with the leader. `durable` is the last index that may
-    count for commit. `stored` is the last index that has moved from the follower's memory to its disk; it is
-    higher than `durable` where entries are corrupt, or while the store is being refilled. `end` is the last
-    index the follower has at all. On INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry
-    that may still agree.
+    count for commit. `stored` is the last index that has moved from the follower's memory to its disk. It is
+    higher than `durable` if entries before it are corrupt, or while the store is being refilled. `end` is the
+    last index of the follower's log, whether it agrees or not.
+
+    With code INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry that may still agree.
     """
 
     term: Number
@@ -226,12 +233,12 @@ class PushResponse(PeerMessage, frozen=True):
 
 
 class InstallSnapshot(PeerMessage, frozen=True):
-    """Bytes from `offset` on of the snapshot of the state exactly at `index` (term `entry_term`, safety.md
-    S20).
+    """Carries bytes of a snapshot, beginning with byte number `offset`. The snapshot is the state exactly at
+    `index` (term `entry_term`, safety.md S20).
 
-    The log continues at byte `pos` with chain value `chain`. `total` is the size of the whole snapshot. The
-    receiver asks for each piece with InstallResponse.offset, so an interrupted install resumes where it
-    stopped.
+    After the snapshot the log continues at byte `pos` with chain value `chain`. `total` is the size of the
+    whole snapshot. The receiver asks for each part with InstallResponse.offset, so an interrupted install
+    resumes where it stopped.
     """
 
     term: Number
@@ -249,10 +256,10 @@ class InstallSnapshot(PeerMessage, frozen=True):
 
 
 class InstallResponse(PeerMessage, frozen=True):
-    """`offset` is the next byte wanted of the snapshot at `index`; it equals `total` when all is installed
-    and durable.
+    """The answer to InstallSnapshot. `offset` is the next byte that the receiver wants of the snapshot at
+    `index`. It equals `total` when the whole snapshot is installed and durable.
 
-    INCONSISTENT_STATE: the bytes were not those of the announced snapshot and have been dropped.
+    INCONSISTENT_STATE means that the bytes were not those of the announced snapshot and have been dropped.
     """
 
     term: Number
@@ -262,7 +269,7 @@ class InstallResponse(PeerMessage, frozen=True):
 
 
 class RepairRequest(PeerMessage, frozen=True):
-    """Please send entries `first..last`. `number` is repeated by the answer."""
+    """Asks a peer to send the entries `first..last`. The answer repeats `number`."""
 
     number: Number
     first: Number
@@ -270,8 +277,8 @@ class RepairRequest(PeerMessage, frozen=True):
 
 
 class RepairResponse(PeerMessage, frozen=True):
-    """`holding` says what is known about entry `first`. For HAVE `data` holds entries `first..last`, already
-    checked."""
+    """The answer to RepairRequest. `holding` says what the peer knows about entry `first`. If it is HAVE,
+    `data` holds the entries `first..last`, already checked."""
 
     number: Number
     first: Number
@@ -282,7 +289,8 @@ class RepairResponse(PeerMessage, frozen=True):
 
 
 class ReadIndexRequest(PeerMessage, frozen=True):
-    """Which index must be applied before a read that starts now? `number` is repeated by the answer."""
+    """Asks the leader which index must be applied before a read that starts now. The answer repeats
+    `number`."""
 
     term: Number
     node: str
@@ -290,7 +298,7 @@ class ReadIndexRequest(PeerMessage, frozen=True):
 
 
 class ReadIndexResponse(PeerMessage, frozen=True):
-    """`index` is the read point when `code` is SUCCESS."""
+    """The answer to ReadIndexRequest. If `code` is SUCCESS, `index` is the read point."""
 
     term: Number
     code: Code
@@ -319,7 +327,7 @@ Message = (
 """Any peer message."""
 
 REPLIES = (VoteResponse, HeartbeatResponse, PushResponse, InstallResponse, RepairResponse, ReadIndexResponse)
-"""Answers; they go back over the connection on which the request came."""
+"""Messages that are answers. They go back over the connection on which the request came."""
 
 SINCE_2 = (
     InstallSnapshot,
@@ -332,5 +340,5 @@ SINCE_2 = (
 """Messages that a peer of protocol version 1 does not know."""
 
 BULK = (Compare, Truncate, Append, Commit, InstallSnapshot, RepairResponse)
-"""Entries and snapshots, and messages that must stay in order with them. All other messages may overtake
-these."""
+"""Messages that carry entries and snapshots, and messages that must stay in order with them. All other
+messages may overtake these."""

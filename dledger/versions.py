@@ -1,9 +1,9 @@
 """What a group may write while its nodes run different versions (staged upgrades, docs/howto/upgrade.md).
 
-Messages between two nodes follow the version that both speak (`Peers.version`). The log, however, is read by
-all nodes. A kind of entry (or a new form of one) that an older program does not know is written only when
-*all voters* know it. What counts is the version that a voter announced when it was last connected; a voter
-that was never heard counts as the oldest.
+Messages between two nodes follow the version that both speak (`Peers.version`). But all nodes read the log.
+So a kind of entry that an older program does not know, or a new form of a known kind, is written only if *all
+voters* know it. A voter knows the version that it announced when it was last connected. A voter that has
+never connected counts as having the oldest version.
 
 Operations of the state machine above the log are system entries, and have versions of their own: 1, 2, ...
 Each program announces the newest version that it reads. Operations of a version that some voter cannot read
@@ -29,10 +29,11 @@ STATE_MIN = 1
 """Version of the operations that every program reads."""
 
 COVERED_SINCE = 3
-"""Protocol version whose programs check CRCs that cover an entry's channel (`formats.entry.COVERED`)."""
+"""Lowest protocol version whose programs check CRCs that also cover the channel of an entry
+(`formats.entry.COVERED`)."""
 
 OLDEST_KINDS = frozenset(kind for kind, since in KIND_SINCE.items() if since <= PROTOCOL_MIN)
-"""Kinds that every program knows."""
+"""Kinds of entries that every program knows."""
 
 
 class Versions:
@@ -46,20 +47,20 @@ class Versions:
         self._heard_state: dict[str, int] = {}
 
     def heard(self, hello: Hello) -> None:
-        """A peer introduced itself."""
+        """Note the versions that a peer announced in its hello."""
         self._heard[hello.node] = hello.protocol_max
         self._heard_state[hello.node] = hello.state_version
 
     def of(self, node: str) -> int:
-        """The version that a node last announced; the oldest if it was never heard."""
+        """The protocol version that a node last announced; the oldest version if it has never connected."""
         return self._own if node == self._self_id else self._heard.get(node, PROTOCOL_MIN)
 
     def group(self, voters: Iterable[str]) -> int:
-        """The version that this node and all these voters know."""
+        """The highest protocol version that this node and all these voters know."""
         return min([self._own, *map(self.of, voters)])
 
     def state(self, voters: Iterable[str]) -> int:
-        """The version of operations that this node and all these voters read."""
+        """The highest version of operations that this node and all these voters read."""
         others = (self._heard_state.get(node, STATE_MIN) for node in voters if node != self._self_id)
         return min([self._own_state, *others])
 
@@ -69,5 +70,5 @@ class Versions:
         return since is not None and since <= self.group(voters)
 
     def may_cover(self, voters: Iterable[str]) -> bool:
-        """Whether CRCs may cover the channel of entries now."""
+        """Whether the CRCs of new entries may cover their channel now."""
         return self.group(voters) >= COVERED_SINCE

@@ -1,5 +1,5 @@
-"""Access control at one broker: users and policies (2.0: 3001 to 3010), and accounts of `plain_acl.yml` (1.0:
-50 to 54)."""
+"""Access control at one broker: users and policies (version 2.0, requests 3001 to 3010), and the accounts of
+`plain_acl.yml` (version 1.0, requests 50 to 54)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dledger.remoting.operator_headers import (
 )
 
 MAX_CHANGE_ATTEMPTS = 3
-"""How often a change of users is tried when others change them at the same time."""
+"""How often a change of users is tried if each attempt meets another change at the same time."""
 NONE_THERE = (ResponseCode.USER_NOT_EXIST, ResponseCode.POLICY_NOT_EXIST)
 
 
 @dataclass(frozen=True)
 class PlainAccount:
-    """An account of access control 1.0. Permissions are `name=PUB|SUB`. Fields that are None are not
-    changed."""
+    """An account of access control 1.0. Permissions have the form `name=PUB|SUB`. Fields that are None leave
+    the account's value unchanged."""
 
     access_key: str
     secret_key: str | None = None
@@ -52,15 +52,17 @@ class Accounts:
     # --- users (2.0) ----------------------------------------------------------------------------------
 
     async def create_user(self, address: str, user: UserInfo) -> None:
-        """Create a user with a name and a password (3001). `userType` is Normal or Super."""
+        """Create a user with a name and a password (request 3001 AUTH_CREATE_USER). `userType` is Normal or
+        Super."""
         await self._put_user(address, RequestCode.AUTH_CREATE_USER, user)
 
     async def update_user(self, address: str, user: UserInfo) -> None:
-        """Change the given fields of a user (3002). `userStatus` is enable or disable."""
+        """Change those fields of a user that are given (request 3002 AUTH_UPDATE_USER). `userStatus` is
+        enable or disable."""
         await self._put_user(address, RequestCode.AUTH_UPDATE_USER, user)
 
     async def delete_user(self, address: str, name: str) -> None:
-        """Delete a user (3003)."""
+        """Delete a user (request 3003 AUTH_DELETE_USER)."""
 
         async def delete(version: int | None) -> None:
             await self._asking.broker(address, RequestCode.AUTH_DELETE_USER, UserHeader(name, version))
@@ -68,28 +70,30 @@ class Accounts:
         await self._change(address, name, delete)
 
     async def user(self, address: str, name: str) -> UserInfo | None:
-        """One user (3004); None when there is no user of this name."""
+        """The user with this name (request 3004 AUTH_GET_USER); None if there is none."""
         code = RequestCode.AUTH_GET_USER
         answer = await self._asking.broker(address, code, UserHeader(name), accept=NONE_THERE)
         return read_body("user", UserInfo, answer.body) if answer.body and not answer.code else None
 
     async def users(self, address: str, name_part: str | None = None) -> list[UserInfo]:
-        """All users (3005), or those whose names contain `name_part`."""
+        """All users (request 3005 AUTH_LIST_USER), or those whose names contain `name_part`."""
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_USER, ListUsersHeader(name_part))
         return read_body("users", list[UserInfo], answer.body) if answer.body else []
 
     # --- policies (2.0) -------------------------------------------------------------------------------
 
     async def create_acl(self, address: str, acl: AclInfo) -> None:
-        """Create the policies of a subject (3006)."""
+        """Create the policies of a subject (request 3006 AUTH_CREATE_ACL)."""
         await self._put_acl(address, RequestCode.AUTH_CREATE_ACL, acl)
 
     async def update_acl(self, address: str, acl: AclInfo) -> None:
-        """Add to the policies of a subject, or change them resource by resource (3007)."""
+        """Change the policies of a subject, resource by resource, or add policies (request 3007
+        AUTH_UPDATE_ACL)."""
         await self._put_acl(address, RequestCode.AUTH_UPDATE_ACL, acl)
 
     async def delete_acl(self, address: str, subject: str, resource: str | None = None) -> None:
-        """Delete the policies of a subject for one resource, or all of them (3008)."""
+        """Delete the policies of a subject for one resource, or for all resources (request 3008
+        AUTH_DELETE_ACL)."""
 
         async def delete(version: int | None) -> None:
             header = DeleteAclHeader(subject, None, resource, version)
@@ -98,7 +102,7 @@ class Accounts:
         await self._change(address, subject.removeprefix("User:"), delete)
 
     async def acl(self, address: str, subject: str) -> AclInfo | None:
-        """The policies of a subject (3009); None when it has none."""
+        """The policies of a subject (request 3009 AUTH_GET_ACL); None if it has none."""
         code = RequestCode.AUTH_GET_ACL
         answer = await self._asking.broker(address, code, SubjectHeader(subject), accept=NONE_THERE)
         return read_body("acl", AclInfo, answer.body) if answer.body and not answer.code else None
@@ -106,7 +110,8 @@ class Accounts:
     async def acls(
         self, address: str, subject: str | None = None, resource: str | None = None
     ) -> list[AclInfo]:
-        """The policies of all subjects, or of those whose subject or resource contains these texts (3010)."""
+        """The policies of all subjects, or of those whose subject or resource contains these texts (request
+        3010 AUTH_LIST_ACL)."""
         header = ListAclsHeader(subject, resource)
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_ACL, header)
         return read_body("acls", list[AclInfo], answer.body) if answer.body else []
@@ -129,7 +134,8 @@ class Accounts:
 
     async def _change(self, address: str, name: str, send: Callable[[int | None], Awaitable[None]]) -> None:
         """Change a user or its policies. The request carries the broker's current version of the users, so
-        that a late request does nothing. It is made again when another change came first."""
+        that a request which arrives late changes nothing. If another change came first, it is repeated with
+        the new version."""
         for attempt in range(1, MAX_CHANGE_ATTEMPTS + 1):
             try:
                 await send(await self._version(address, name))
@@ -139,8 +145,8 @@ class Accounts:
                     raise
 
     async def _version(self, address: str, name: str) -> int | None:
-        """The version of the users. None when the broker does not report it: an Apache broker, or this
-        account may not read users."""
+        """The version of a broker's users. None if the broker does not report it, because it is a broker of
+        Apache or because this account may not read users."""
         unsaid = (*NONE_THERE, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
         answer = await self._asking.broker(
             address, RequestCode.AUTH_GET_USER, UserHeader(name), accept=unsaid
@@ -151,7 +157,8 @@ class Accounts:
     # --- accounts (1.0) -------------------------------------------------------------------------------
 
     async def put_account(self, address: str, account: PlainAccount) -> None:
-        """Create an account, or change it (50). Lists of permissions replace the previous ones."""
+        """Create an account, or change it (request 50 UPDATE_AND_CREATE_ACL_CONFIG). Lists of permissions
+        replace the previous ones."""
         header = AccessConfigHeader(
             account.access_key,
             account.secret_key,
@@ -165,18 +172,19 @@ class Accounts:
         await self._asking.broker(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete_account(self, address: str, access_key: str) -> None:
-        """Delete an account (51)."""
+        """Delete an account (request 51 DELETE_ACL_CONFIG)."""
         await self._asking.broker(address, RequestCode.DELETE_ACL_CONFIG, AccessKeyHeader(access_key))
 
     async def set_white_addresses(
         self, address: str, addresses: Sequence[str], path: str | None = None
     ) -> None:
-        """Set the addresses that need no account (53). `path` is the broker's file to change."""
+        """Set the addresses from which clients need no account (request 53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG).
+        `path` names the broker's file to change."""
         header = WhiteAddressesHeader(",".join(addresses), path)
         await self._asking.broker(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
     async def account_version(self, address: str) -> AclVersion:
-        """The version of a broker's accounts (52)."""
+        """The version of a broker's accounts (request 52 GET_BROKER_CLUSTER_ACL_INFO)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         ext = answer.ext
         return AclVersion(
@@ -184,7 +192,7 @@ class Accounts:
         )
 
     async def accounts(self, address: str) -> AclConfig:
-        """All accounts of a broker (54)."""
+        """All accounts of a broker (request 54 GET_BROKER_CLUSTER_ACL_CONFIG)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
         return read_body("accounts", AclConfig, answer.body)
 
@@ -202,7 +210,8 @@ def policy(
 
 
 def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
-    """Versions by file, as newer brokers report them. Older ones report one version of their single file."""
+    """Maps a file with accounts to its version, as newer brokers report them. Older brokers report one
+    version; its file name is empty."""
     try:
         if "allAclFileVersion" in ext:
             by_file = ext["allAclFileVersion"].encode()
@@ -215,7 +224,7 @@ def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
 
 
 class BlockingAccounts(Face[Accounts]):
-    """The methods of `Accounts`, blocking."""
+    """The methods of `Accounts` as blocking methods."""
 
     create_user = Blocking(Accounts.create_user)
     update_user = Blocking(Accounts.update_user)

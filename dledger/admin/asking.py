@@ -40,8 +40,8 @@ NO_REMARK = "not set any response code"
 
 
 class Refused(BrokerRefused):
-    """A server answered with an error: `code`, its own text (`remark`), its `address`, and the request
-    (`what`)."""
+    """A server answered with an error. `code` is the response code, `remark` is the server's own text,
+    `address` is its address, and `what` names the request."""
 
     def __init__(self, what: str, address: str, code: int, remark: str | None) -> None:
         super().__init__(f"{what}: {address}: {refused_text(code, remark)}", code)
@@ -65,7 +65,7 @@ class ClusterView:
         return sorted(self.info.clusterAddrTable)
 
     def groups(self, cluster: str | None = None) -> list[BrokerData]:
-        """Broker groups of one cluster, or of all. Raises ClientError for an unknown cluster."""
+        """The broker groups of one cluster, or of all clusters. Raises ClientError for an unknown cluster."""
         known = self.info.clusterAddrTable
         if cluster is not None and cluster not in known:
             raise ClientError(
@@ -78,8 +78,8 @@ class ClusterView:
         ]
 
     def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
-        """Names of broker groups and addresses of their masters: of one cluster, of one group, or of all.
-        Raises NoBroker if one of them has no master at the moment."""
+        """Maps the name of a broker group to the address of its master: for one cluster, for one group, or
+        for all groups. Raises NoBroker if one of these groups has no master at the moment."""
         found = [group for group in self.groups(cluster) if broker_name in (None, group.brokerName)]
         without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
         if without or not found:
@@ -108,13 +108,13 @@ class ClusterView:
 
 
 class Asking:
-    """Requests of an operator. While the group of a broker has no leader, the request is repeated for up to
-    `failover_timeout_s`."""
+    """Sends the requests of an operator. While the group of a broker has no leader, a request is repeated for
+    up to `failover_timeout_s`."""
 
     def __init__(self, core: ClientCore) -> None:
         self.core = core
         self._known: dict[str, dict[str, None]] = {}
-        """All addresses that each broker group has had, by its name."""
+        """Maps the name of a broker group to all addresses that it has had so far."""
 
     async def broker(
         self,
@@ -126,7 +126,8 @@ class Asking:
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
     ) -> Response:
-        """Ask one broker. Returns an answer with code 0 or one of `accept`. Raises Refused or NotReached."""
+        """Ask one broker. Returns an answer with code 0 or with a code in `accept`. Raises Refused or
+        NotReached."""
         core, options = self.core, self.core.options
         core.check_open()
         deadline = core.now() + options.failover_timeout_s
@@ -154,7 +155,7 @@ class Asking:
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
     ) -> Response:
-        """Ask the leader of the group that this address belongs to. When no broker listens at the address any
+        """Ask the leader of the group that this address belongs to. If no broker listens at the address any
         more, the NameServers are asked for the new master, for up to `failover_timeout_s`. Raises Refused or
         NotReached."""
         core = self.core
@@ -172,9 +173,12 @@ class Asking:
             await asyncio.sleep(LOOK_S)
 
     async def life(self, address: str, code: RequestCode, header: Fields) -> str | None:
-        """The life of a topic or group (`formats.life`), from its leader's answer to `code`. It distinguishes
-        it from earlier and later ones of the same name: a deletion that carries it deletes no other one,
-        however late it arrives. None when the name is unknown, or the broker does not report a life."""
+        """The *life* of a topic or group: an id that distinguishes it from earlier and later topics or groups
+        of the same name (`formats.life`). It comes from the leader's answer to the request `code`.
+
+        A deletion that carries the life never deletes a later topic or group, however late it arrives. None
+        if the name is unknown, or the broker does not report a life.
+        """
         unsaid = (
             ResponseCode.TOPIC_NOT_EXIST,
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -185,7 +189,7 @@ class Asking:
         return answer.ext.get("life")
 
     async def _successor(self, address: str, deadline: float) -> str | None:
-        """Another master of the group that this address belongs to; None when none appears before
+        """Another master of the group that this address belongs to; None if none appears before
         `deadline`."""
         while self.core.now() + LOOK_S < deadline:
             for group in (await self.cluster()).groups():
@@ -198,8 +202,8 @@ class Asking:
     async def namesrvs(
         self, code: RequestCode, header: Fields, size: Size, *, accept: tuple[int, ...] = ()
     ) -> list[Response]:
-        """Ask all NameServers and return the successful answers. Refused when none is successful and one has
-        a code that is not in `accept`. NoNameServer."""
+        """Ask all NameServers and return the successful answers. Raises Refused if no answer is successful
+        and one has a code that is not in `accept`. Raises NoNameServer if none answers."""
         answers = await self.core.ask_namesrvs(code, header, size)
         good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
         if not good:
@@ -208,7 +212,7 @@ class Asking:
         return good
 
     async def topics(self) -> list[str]:
-        """All topics that any NameServer knows (206), sorted."""
+        """All topics that any NameServer knows (request 206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER), sorted."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         answers = await self.namesrvs(code, None, topics_in_list)
         lists = [read_body("topics", TopicList, answer.body).topicList for answer in answers]
@@ -231,8 +235,12 @@ class Asking:
         return found
 
     async def places_of_group(self, group: str, topic: str | None = None) -> list[tuple[str, str]]:
-        """Names of the broker groups that have a consumer group, with the addresses to ask. They are those of
-        its retry topic, which it gets with its first consumer; else those of `topic`; else all."""
+        """Names of the broker groups that have a consumer group, each with the address to ask.
+
+        They are the broker groups of the consumer group's retry topic, which is created with its first
+        consumer. If there is no retry topic, they are those of `topic`; if that does not exist either, all
+        broker groups.
+        """
         for name in (RETRY_PREFIX + group, topic):
             if name is None:
                 continue
@@ -245,7 +253,8 @@ class Asking:
 
 
 def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] = ()) -> Response:
-    """Return the answer if its code is 0 or in `accept`. Raises Refused or NotReached."""
+    """Return the answer if its code is 0 or in `accept`. Raises Refused otherwise, and NotReached if the
+    answer says that the outcome is unknown."""
     if outcome_unknown(answer):
         raise NotReached(f"{what}: {address}: {answer.remark}: it may be carried out, now or later")
     if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
@@ -255,8 +264,7 @@ def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] =
 
 @contextmanager
 def passing_over(*codes: int) -> Iterator[None]:
-    """Context manager that ignores refusals with one of these codes, such as 206 when no consumer is
-    online."""
+    """Context manager that ignores refusals with one of these codes, for example 206 CONSUMER_NOT_ONLINE."""
     try:
         yield
     except BrokerRefused as error:
@@ -273,24 +281,24 @@ def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def read_body(what: str, type_: type[T], data: bytes) -> T:
-    """Decode a typed body, which may have nulls in place of missing values. Raises BrokerRefused if it cannot
-    be read."""
+    """Decode a body of this type. Null may stand in place of a missing value. Raises BrokerRefused if it
+    cannot be read."""
     return read(what, lambda body: decode_plain(body, type_, what), data)
 
 
 def said(answer: Response) -> str:
-    """The remark with which a server reports what it did; empty when there is nothing to report."""
+    """The remark with which a server reports what it did; empty if there is nothing to report."""
     return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
 
 
 def master_of(group: BrokerData) -> str | None:
-    """The address to ask a broker group: its master, otherwise any of its brokers
+    """The address at which to ask a broker group: its master's, or that of any broker if it has no master
     (BrokerData.selectBrokerAddr)."""
     return group.brokerAddrs.get(MASTER_ID) or next(iter(sorted(group.brokerAddrs.values())), None)
 
 
 def masters_of(route: TopicRoute) -> Iterator[tuple[str, str]]:
-    """Names of the broker groups of a route, each with the address to ask."""
+    """Names of the broker groups of a route, each with the address to ask (`master_of`)."""
     for group in route.brokerDatas:
         address = master_of(group)
         if address is not None:

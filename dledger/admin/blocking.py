@@ -13,11 +13,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
-"""Runs an awaitable on the client's loop, and waits for its result."""
+"""A function that runs an awaitable on the client's loop, and waits for its result."""
 
 
 class Blocking(Generic[A, P, T]):
-    """A blocking method: runs the asynchronous one and waits for its result."""
+    """A blocking method. It runs the asynchronous method of the same name and waits for its result."""
 
     def __init__(self, method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> None:
         self._method = method
@@ -33,8 +33,8 @@ class Blocking(Generic[A, P, T]):
 
 
 class Face(Generic[A]):
-    """Base of the blocking subjects. `area` returns the asynchronous subject of the client that is open
-    now."""
+    """Base of the blocking groups of methods, such as `BlockingTopics`. `area` returns the asynchronous
+    object (such as `Topics`) of the client that is open now."""
 
     def __init__(self, wait: Wait, area: Callable[[], A]) -> None:
         self.wait = wait

@@ -1,4 +1,4 @@
-"""Brokers: their settings, figures and logs, and cleaning up."""
+"""Brokers: their settings, figures and logs, and removing what they no longer need."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Brokers:
         self._asking = asking
 
     async def cluster(self) -> ClusterView:
-        """The brokers that the NameServers know (106)."""
+        """The brokers that the NameServers know (request 106 GET_BROKER_CLUSTER_INFO)."""
         return await self._asking.cluster()
 
     async def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
-        """Names of broker groups and addresses of their masters: of one cluster, of one group, or of all. It
-        waits up to `failover_timeout_s` for a group without a master; then NoBroker."""
+        """Maps the name of a broker group to the address of its master: for one cluster, for one group, or
+        for all groups. For a group without a master it waits up to `failover_timeout_s`, and then raises
+        NoBroker."""
         core = self._asking.core
         deadline = core.now() + core.options.failover_timeout_s
         while True:
@@ -42,22 +43,22 @@ class Brokers:
             await asyncio.sleep(LOOK_S)
 
     async def runtime(self, address: str) -> dict[str, str]:
-        """Runtime figures of one broker (28)."""
+        """Runtime figures of one broker (request 28 GET_BROKER_RUNTIME_INFO)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(read_body("figures", KvTable, answer.body).table.items()))
 
     async def settings(self, address: str) -> dict[str, str]:
-        """Settings of one broker by property name (26)."""
+        """Settings of one broker by property name (request 26 GET_BROKER_CONFIG)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_CONFIG)
         return parse_settings(answer.body)
 
     async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
-        """Change settings of one broker while it runs (25)."""
+        """Change settings of one broker while it runs (request 25 UPDATE_BROKER_CONFIG)."""
         await self._asking.broker(address, RequestCode.UPDATE_BROKER_CONFIG, None, settings_body(properties))
 
     async def stats(self, address: str, name: str, key: str) -> BrokerStatsData:
-        """One statistic of a broker (315), for example TOPIC_PUT_NUMS of a topic. Raises Refused with code 1
-        when nothing was counted."""
+        """One statistic of a broker (request 315 VIEW_BROKER_STATS_DATA), for example TOPIC_PUT_NUMS of a
+        topic. Raises Refused with code 1 if nothing was counted."""
         header = ViewBrokerStatsHeader(name, key)
         answer = await self._asking.broker(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return read_body("statistic", BrokerStatsData, answer.body)
@@ -65,7 +66,8 @@ class Brokers:
     async def consume_queue(
         self, address: str, topic: str, queue_id: int, index: int, count: int, group: str | None = None
     ) -> ConsumeQueueBody:
-        """Units of a ConsumeQueue as a broker stores them (321)."""
+        """Entries of a ConsumeQueue as a broker stores them, `count` of them from `index` on (request 321
+        QUERY_CONSUME_QUEUE)."""
         header = QueryConsumeQueueHeader(topic, queue_id, index, count, group)
         code = RequestCode.QUERY_CONSUME_QUEUE
         answer = await self._asking.broker(address, code, header)
@@ -74,32 +76,35 @@ class Brokers:
         return read_body("ConsumeQueue", ConsumeQueueBody, answer.body)
 
     async def ha_status(self, address: str) -> HaStatus:
-        """Replication status: the positions of its followers, or its own when it is one (907)."""
+        """Replication status of a broker: the positions of its followers, or its own position if it is a
+        follower (request 907 GET_BROKER_HA_STATUS)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_HA_STATUS)
         return read_body("replication", HaStatus, answer.body)
 
     async def epochs(self, address: str) -> EpochCache:
-        """Which leader wrote which bytes of the broker's log (1007)."""
+        """Which leader wrote which bytes of the broker's log (request 1007 GET_BROKER_EPOCH_CACHE)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_EPOCH_CACHE)
         return read_body("epochs", EpochCache, answer.body)
 
     async def clean_consume_queues(self, address: str) -> None:
-        """Delete files of ConsumeQueues whose messages are all gone (306)."""
+        """Delete files of ConsumeQueues whose messages are all gone (request 306
+        CLEAN_EXPIRED_CONSUMEQUEUE)."""
         await self._asking.broker(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
     async def clean_unused_topics(self, address: str) -> None:
-        """Delete files of topics that were deleted (316)."""
+        """Delete files of topics that were deleted (request 316 CLEAN_UNUSED_TOPIC)."""
         await self._asking.broker(address, RequestCode.CLEAN_UNUSED_TOPIC)
 
     async def delete_expired(self, address: str) -> None:
-        """Delete segments that are older than the retention time, now (329)."""
+        """Delete segments that are older than the retention time, without waiting for the usual hour (request
+        329 DELETE_EXPIRED_COMMITLOG)."""
         await self._asking.broker(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
 
     async def other(
         self, address: str, code: RequestCode, header: Fields = None, body: bytes = b""
     ) -> Response:
-        """Send a request that our servers refuse and only Apache's answer: controllers, containers, cold
-        reads."""
+        """Send a request that only Apache's servers carry out; ours refuse it. Such requests concern
+        controllers, containers or cold reads."""
         return await self._asking.broker(address, code, header, body)
 
 
@@ -119,7 +124,7 @@ def settings_body(properties: Mapping[str, str]) -> bytes:
 
 
 class BlockingBrokers(Face[Brokers]):
-    """The methods of `Brokers`, blocking."""
+    """The methods of `Brokers` as blocking methods."""
 
     cluster = Blocking(Brokers.cluster)
     masters = Blocking(Brokers.masters)

@@ -37,8 +37,8 @@ class AsyncAdminClient(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        """`namesrv`: addresses separated by `;`, by default those in NAMESRV_ADDR. Raises ClientError if
-        there are none."""
+        """`namesrv` holds addresses separated by `;`; by default they are taken from NAMESRV_ADDR. Raises
+        ClientError if there are none."""
         options = replace(options_of(ClientOptions, client, "client"), redirect=False, namespace="")
         super().__init__(ClientCore(env, namesrv, options), "admin")
         asking = Asking(self._core)
@@ -66,7 +66,8 @@ class AdminClient(BlockingClient[AsyncAdminClient]):
     >>> with AdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
     ...     print(admin.topics.names())
 
-    It has the methods of `Topics`, `Groups` and so on, which wait for their results.
+    Its attributes `topics`, `groups` and so on have the methods of `Topics`, `Groups` and so on, as blocking
+    methods.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 REDELIVERY_GROUP = "TOOLS_REDELIVERY"
 """The consumer group whose offsets in `%DLQ%` topics record which dead letters were delivered again."""
 MAX_PULL = 32
-"""Most messages of one pull."""
+"""Largest number of messages in one pull."""
 OF_EARLIER_TRIES = frozenset(
     (
         CONSUME_START_TIME,
@@ -82,7 +82,8 @@ class TrackType(Enum):
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     PULL = "PULL"
-    """Not known: the group pulls, and its offsets do not show it."""
+    """It is not known, because the application of the group asks for messages itself, and offsets do not show
+    what it has consumed."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
@@ -91,7 +92,8 @@ class TrackType(Enum):
 
 @dataclass(frozen=True)
 class MessageTrack:
-    """Whether a group has consumed a message, with the reason when that is not known."""
+    """The answer to the question whether a consumer group has consumed a message. `type` is the answer; after
+    an error, `reason` says what went wrong."""
 
     group: str
     type: TrackType
@@ -100,8 +102,8 @@ class MessageTrack:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as consumers get it, with what the broker stores in addition: `size` of its record in bytes,
-    the CRC of its body as stored, and `prepared_offset`, the place of its half message."""
+    """A message as consumers get it, with some of its fields at the broker: the `size` of its record in
+    bytes, the CRC of its body as it is stored, and `prepared_offset`, the log offset of its half message."""
 
     message: ReceivedMessage
     size: int
@@ -110,7 +112,7 @@ class StoredMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue in which it is stored."""
+        """The queue in which the message is stored."""
         queue = self.message.queue
         return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
@@ -134,7 +136,8 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Pulled:
-    """The answer to one pull: messages, the offset of the next pull, and the bounds of the queue."""
+    """The answer to one pull: the messages, the offset of the next pull, and the lowest and highest offset of
+    the queue."""
 
     status: PullStatus
     messages: list[StoredMessage]
@@ -152,9 +155,12 @@ class Messages:
         self._offsets = offsets
 
     async def at_id(self, topic: str, offset_message_id: str) -> StoredMessage:
-        """Find the message with an offset message id, which contains its place (33). The broker that stored
-        it is asked, or when that one is gone, those that have the topic. Raises BrokerRefused if there is no
-        such message."""
+        """Find the message with this offset message id (request 33 VIEW_MESSAGE_BY_ID). The id contains the
+        address of the broker that stored the message, and the message's place in the log there.
+
+        That broker is asked first, then the others of its group. If no broker is registered with this
+        address, all brokers are asked. Raises BrokerRefused if there is no such message.
+        """
         try:
             place = decode_message_id(offset_message_id)
         except ValueError as error:
@@ -179,9 +185,12 @@ class Messages:
         raise failure
 
     async def by_id(self, topic: str, message_id: str) -> StoredMessage:
-        """Find the message with this offset message id, or with this unique id. Raises BrokerRefused if there
-        is none. The id of an imported message names the broker that it was imported from: when no broker has
-        that address, all brokers are asked."""
+        """Find the message with this id, which is an offset message id or a unique id. Raises BrokerRefused
+        if there is no such message.
+
+        The offset message id of an imported message names the broker that it was imported from. If no broker
+        is registered with that address, all brokers are asked.
+        """
         try:
             host: str | None = host_text(decode_message_id(message_id).host)
         except ValueError:
@@ -219,9 +228,12 @@ class Messages:
         unique: bool = False,
         route_of: str | None = None,
     ) -> list[StoredMessage]:
-        """Find messages with a key, or with a unique id if `unique` is set, that were stored within [begin,
-        end] in ms since the epoch, the oldest first. Each broker group returns its newest `most` (12).
-        `route_of`: ask the brokers of this topic instead."""
+        """Find messages with a key, or with a unique id if `unique` is set (request 12 QUERY_MESSAGE). They
+        were stored within [begin, end], in ms since the epoch, and are returned with the oldest first. Each
+        broker group returns its newest `most`.
+
+        If `route_of` is given, the brokers of that topic are asked instead of the brokers of `topic`.
+        """
         check_time(begin_ms, "begin_ms")
         check_time(end_ms, "end_ms")
         header = QueryMessageHeader(topic, key, most, begin_ms, end_ms, unique)
@@ -244,7 +256,8 @@ class Messages:
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> Pulled:
-        """Pull messages of a queue from an offset on, without waiting for new ones (11)."""
+        """Pull messages of a queue from an offset on, without waiting for new ones (request 11
+        PULL_MESSAGE)."""
         header = PullMessageHeader(
             consumerGroup=group,
             topic=queue.topic,
@@ -276,7 +289,8 @@ class Messages:
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Pull a queue up to `end` (exclusive), or until there are no more messages."""
+        """Pull the messages of a queue from `start` to `end` (exclusive), or until there are no more. Yields
+        the answer to each pull."""
         offset = start
         while offset < end:
             pulled = await self.pull(address, queue, offset, min(MAX_PULL, end - offset), expression, group)
@@ -289,7 +303,8 @@ class Messages:
     async def consume_directly(
         self, stored: StoredMessage, group: str, client_id: str, topic: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Give a message to the listener of one consumer, and return its result (309)."""
+        """Pass a message to the listener of one consumer, and return the listener's result (request 309
+        CONSUME_MESSAGE_DIRECTLY)."""
         header = ConsumeDirectlyHeader(
             group, client_id, stored.message.offset_message_id, stored.message.queue.broker_name, topic
         )
@@ -303,9 +318,12 @@ class Messages:
         return read_body("result", ConsumeDirectlyResult, answer.body)
 
     async def redeliver(self, address: str, stored: StoredMessage) -> None:
-        """Deliver a dead letter to its group again, by the broker at `address`. It comes at once, under its
-        id, and has all its retries again. Other groups of its topic are not affected. It also stays a dead
-        letter. ClientError for another message. NotReached: it may be delivered."""
+        """Deliver a dead letter to its group again. The broker at `address` does this.
+
+        The message comes at once, under its old id, and has all its retries again. Other groups that consume
+        its topic do not get it. The dead letter itself stays in its topic. Raises ClientError if the message
+        is not a dead letter. If it raises NotReached, the message may have been delivered, or may be later.
+        """
         message, topic = stored.message, stored.queue.topic
         group = topic.removeprefix(DLQ_PREFIX)
         if group == topic:
@@ -331,8 +349,8 @@ class Messages:
         self, address: str, queue: MessageQueue, message: ReceivedMessage, properties: Mapping[str, str]
     ) -> None:
         """Store a copy of a message in a queue: its body, flag and number of deliveries, with these
-        properties. Unlike a producer's send, this works in retry and dead letter topics, and is not repeated.
-        NotReached: it may be stored."""
+        properties. Unlike a producer's send, this is allowed in retry topics and in topics of dead letters,
+        and is not repeated. If it raises NotReached, the message may be stored."""
         header = SendMessageV2Header(
             producerGroup=TOOLS_GROUP,
             topic=queue.topic,
@@ -350,7 +368,8 @@ class Messages:
         await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
 
     async def track(self, stored: StoredMessage, groups: list[str]) -> list[MessageTrack]:
-        """Whether consumer groups have consumed a message (messageTrackDetail)."""
+        """For each of these consumer groups, find out whether it has consumed a message
+        (messageTrackDetail)."""
         return [await self._track(stored, group) for group in groups]
 
     async def _track(self, stored: StoredMessage, group: str) -> MessageTrack:
@@ -389,7 +408,8 @@ def _stored(record: Record, broker_name: str) -> StoredMessage:
 
 
 class BlockingMessages(Face[Messages]):
-    """The methods of `Messages`, blocking, without `pulls`: call `pull` again at `next_offset`."""
+    """The methods of `Messages` as blocking methods. There is no `pulls`; a program calls `pull` again with
+    `next_offset` instead."""
 
     at_id = Blocking(Messages.at_id)
     by_id = Blocking(Messages.by_id)

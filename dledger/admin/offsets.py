@@ -1,4 +1,5 @@
-"""Ends of queues, and committed offsets of consumer groups: show, set, copy, and move them to a time."""
+"""Ends of queues, and committed offsets of consumer groups: shows, sets and copies offsets, and moves them to
+the offset at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from dledger.remoting.operator_bodies import (
 from dledger.remoting.operator_headers import BrokerConsumeStatsHeader, CloneGroupOffsetHeader
 
 END = -1
-"""Given in place of a time: the end of the queue."""
+"""Given in place of a time, it means the end of the queue."""
 NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.BROADCAST_CONSUMPTION)
 """Codes by which a server reports that a group has no consumers, or no offsets."""
 CONCURRENT = 16
@@ -44,8 +45,9 @@ CONCURRENT = 16
 class OffsetChange:
     """The change that a reset makes, or would make, in one queue (RollbackStats).
 
-    `end`: offset of the next message. `before`: the group's offset, -1 for none. `at_time`: offset of the
-    first message stored at the time or after it. `after`: the group's new offset.
+    `end` is the offset of the next message. `before` is the group's offset so far, or -1 if it has none.
+    `at_time` is the offset of the first message stored at or after the given time. `after` is the group's new
+    offset.
     """
 
     queue: MessageQueue
@@ -62,18 +64,18 @@ class Offsets:
         self._asking = asking
 
     async def lowest(self, address: str, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still stored (31)."""
+        """Offset of the oldest message that is still stored (request 31 GET_MIN_OFFSET)."""
         header = QueueHeader(queue.topic, queue.queueId)
         return await self._offset(address, RequestCode.GET_MIN_OFFSET, header)
 
     async def highest(self, address: str, queue: MessageQueue) -> int:
-        """Offset that the next message will get (30)."""
+        """Offset that the next message will get (request 30 GET_MAX_OFFSET)."""
         header = GetMaxOffsetHeader(queue.topic, queue.queueId)
         return await self._offset(address, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time in ms since the epoch (29). With END the end
-        of the queue."""
+        """Offset of the first message stored at or after a time, in ms since the epoch (request 29
+        SEARCH_OFFSET_BY_TIMESTAMP). For END it is the end of the queue."""
         check_time(timestamp_ms, "timestamp_ms")
         if timestamp_ms == END:
             return await self.highest(address, queue)
@@ -81,8 +83,9 @@ class Offsets:
         return await self._offset(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a group in one queue (15). If that sets the group back, our brokers refuse it
-        when it arrives late, after the group's consumers have changed."""
+        """Set the offset of a group in one queue (request 15 UPDATE_CONSUMER_OFFSET). A late request that
+        would set the group back is refused by our brokers, if the group's consumers have changed
+        meanwhile."""
         membership = (await self._query(address, group, queue, ask_membership=True)).ext.get("membership")
         header = UpdateConsumerOffsetHeader(
             group, queue.topic, queue.queueId, offset, setsBack=True, membership=membership
@@ -90,7 +93,8 @@ class Offsets:
         await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
-        """The offset of a group in one queue (14); None when it has none."""
+        """The offset of a group in one queue (request 14 QUERY_CONSUMER_OFFSET); None if the group has
+        none."""
         answer = await self._query(address, group, queue)
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -99,7 +103,8 @@ class Offsets:
     async def _query(
         self, address: str, group: str, queue: MessageQueue, *, ask_membership: bool | None = None
     ) -> Response:
-        """Send request 14. The answer is returned also when the group has no offset."""
+        """Send request 14 QUERY_CONSUMER_OFFSET. It is no error if the group has no offset; the answer says
+        so."""
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queueId, setZeroIfNotFound=False, askMembership=ask_membership
         )
@@ -107,14 +112,14 @@ class Offsets:
         return await self._asking.leader(address, code, header, accept=none)
 
     async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
-        """Offsets of a group at one broker (208), in all its topics or in one."""
+        """Offsets of a group at one broker, in all its topics or in one (request 208 GET_CONSUME_STATS)."""
         header = ConsumeStatsHeader(group, topic)
         answer = await self._asking.leader(address, RequestCode.GET_CONSUME_STATS, header)
         return read("offsets", decode_consume_stats, answer.body)
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Offsets of a group at all brokers that have it. Raises BrokerRefused with code 206 when it has
-        none."""
+        """Offsets of a group at all brokers that have it. Raises BrokerRefused with code 206
+        CONSUMER_NOT_ONLINE if it has none."""
         found = ConsumeStats({}, 0.0)
         for _, address in await self._asking.places_of_group(group, topic):
             one = await self.stats_at(address, group, topic)
@@ -132,7 +137,8 @@ class Offsets:
     async def all_stats(
         self, address: str, *, ordered: bool = False, timeout_s: float = 50.0
     ) -> ConsumeStatsList:
-        """Offsets of all groups at one broker (317); with `ordered` only in ordered topics."""
+        """Offsets of all groups at one broker (request 317 GET_BROKER_CONSUME_STATS); with `ordered` only in
+        ordered topics."""
         header = BrokerConsumeStatsHeader(ordered)
         code = RequestCode.GET_BROKER_CONSUME_STATS
         answer = await self._asking.leader(address, code, header, timeout_s=timeout_s)
@@ -149,9 +155,13 @@ class Offsets:
         queue_id: int = -1,
         offset: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Set the offsets of a group at one broker, and move its consumers there (222): to a time in ms since
-        the epoch, to END, or one queue to an offset. Without `force` offsets only go back. Returns the new
-        offsets. Apache's brokers refuse with code 206 when no consumer is online."""
+        """Set the offsets of a group at one broker, and move its running consumers there (request 222
+        INVOKE_BROKER_TO_RESET_OFFSET). Returns the new offsets.
+
+        The new offsets are those at a time, in ms since the epoch, or with END the ends of the queues. Or one
+        queue is set to an `offset`. Without `force` an offset may only become lower. Apache's brokers refuse
+        with code 206 CONSUMER_NOT_ONLINE if no consumer is online.
+        """
         check_time(timestamp_ms, "timestamp_ms")
         header = ResetOffsetHeader(group, topic, timestamp_ms, force, queue_id, offset)
         answer = await self._asking.leader(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
@@ -162,7 +172,7 @@ class Offsets:
     async def changes(
         self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> list[OffsetChange]:
-        """What `reset` would do at one broker, looked up for each queue. It changes nothing."""
+        """For each queue, the change that `reset` would make at one broker. This method changes nothing."""
         check_time(timestamp_ms, "timestamp_ms")
         stats = await self.stats_at(address, group, topic)
         rows = {queue: one for queue, one in stats.offsets.items() if queue.topic == topic}
@@ -183,8 +193,9 @@ class Offsets:
     async def reset_offline(
         self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> list[OffsetChange]:
-        """Reset offsets as `reset` does, by setting each one (15): for a group without consumers at Apache's
-        brokers (resetOffsetByTimeOld). Running consumers would undo it."""
+        """Reset offsets as `reset` does, but by setting the offset of each queue (request 15
+        UPDATE_CONSUMER_OFFSET, resetOffsetByTimeOld). Use it for a group without consumers at Apache's
+        brokers. Running consumers would undo the reset."""
         changes = await self.changes(address, group, topic, timestamp_ms, force=force)
         for change in changes:
             if change.after != change.before:
@@ -192,19 +203,22 @@ class Offsets:
         return changes
 
     async def clone(self, address: str, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the offsets of group `source` to group `target` at one broker (314)."""
+        """Copy the offsets of group `source` to group `target` at one broker (request 314
+        CLONE_GROUP_OFFSET)."""
         header = CloneGroupOffsetHeader(source, target, topic)
         await self._asking.leader(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
-        """Broker names of a topic, each with the address to ask. Raises TopicNotFound."""
+        """Names of the broker groups that have a topic, each with the address to ask. Raises
+        TopicNotFound."""
         found = dict(masters_of(await self._asking.route(topic)))
         if not found:
             raise TopicNotFound(f"no broker of the topic {topic} is registered")
         return found
 
     async def address_of(self, topic: str, broker_name: str) -> str:
-        """The address to ask one broker of a topic. Raises ClientError if it does not have the topic."""
+        """The address at which to ask one broker group about a topic. Raises ClientError if the group does
+        not have the topic."""
         for group in (await self._asking.route(topic)).brokerDatas:
             address = master_of(group)
             if group.brokerName == broker_name and address is not None:
@@ -232,7 +246,7 @@ def _offset_of(answer: Response, code: RequestCode) -> int:
 
 
 class BlockingOffsets(Face[Offsets]):
-    """The methods of `Offsets`, blocking."""
+    """The methods of `Offsets` as blocking methods."""
 
     lowest = Blocking(Offsets.lowest)
     highest = Blocking(Offsets.highest)

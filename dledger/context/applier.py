@@ -14,14 +14,14 @@ from dledger.log.reading import Rotten, size_of
 
 
 class Applier:
-    """Applies entries. `applied_index` follows the commit index, but never beyond what is durable and whole
-    here."""
+    """Applies entries. `applied_index` follows the commit index, but never passes an entry that is corrupt or
+    not yet durable on this node."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
         self.applied_index: int = -1
         """Index of the last entry that the host applied."""
         self.busy: asyncio.Lock = asyncio.Lock()
-        """Held during each step. Code that replaces the host's state must take it."""
+        """A lock that is held during each step. Code that replaces the host's state must take it."""
         self._log = context.log
         self._host = context.host
         self._step_bytes = context.config.apply_bytes
@@ -30,26 +30,27 @@ class Applier:
         self._wake = asyncio.Event()
 
     def open(self, applied_index: int) -> None:
-        """Start with a host that holds everything up to `applied_index`."""
+        """Start after `applied_index`: the host has applied all entries up to it."""
         self.applied_index = applied_index
 
     def commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed: apply them."""
+        """Note that entries up to `index` are committed. They will be applied."""
         self._commit_index = max(self._commit_index, index)
         self._wake.set()
 
     def durable_moved(self) -> None:
-        """More entries are durable here, or were repaired."""
+        """Note that more entries are durable on this node, or that entries were repaired."""
         if self._commit_index > self.applied_index:
             self._wake.set()
 
     def restored(self, index: int) -> None:
-        """The host's state was replaced by the state after entry `index` (with `busy` held)."""
+        """Note that the host's state was replaced by the state after entry `index`. The caller holds
+        `busy`."""
         self.applied_index = index
         self._events.applied()
 
     async def run(self) -> None:
-        """Apply until cancelled."""
+        """Apply committed entries until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -64,7 +65,7 @@ class Applier:
         return min(self._commit_index, self._log.durable_index)
 
     async def _step(self) -> bool:
-        """Apply some entries; False when the next one is corrupt."""
+        """Apply some entries. Returns False if the next entry is corrupt."""
         log = self._log
         limit = self._limit()
         first = self.applied_index + 1

@@ -9,11 +9,12 @@ from dledger.formats.record import CorruptRecord, decode_record
 from dledger.log.store import LogStore
 
 ENTRIES = 65536
-"""Entries examined by one job."""
+"""How many entries one call of the log examines."""
 
 
 def decode_config(record: bytes | memoryview) -> Configuration | None:
-    """The configuration in the body of an entry (a CommitLog record); None when it holds no readable one."""
+    """The configuration in the body of an entry (a CommitLog record); None if the body holds no readable
+    configuration."""
     try:
         return decode_configuration(decode_record(record).body)
     except CorruptRecord:
@@ -26,7 +27,8 @@ def unreadable_config(index: int) -> str:
 
 
 async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Indexes of the configurations among these durable entries, and ranges of entries that are corrupt."""
+    """Search the durable entries `first..last`. Returns the indexes of configuration entries, and the ranges
+    of entries that are corrupt."""
     configs: list[int] = []
     rotten: list[tuple[int, int]] = []
     for begin in range(first, last + 1, ENTRIES):
@@ -37,8 +39,8 @@ async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[
 
 
 async def read_config(log: LogStore, index: int) -> Configuration | None:
-    """Read a configuration entry; None when the entry is of another kind. Raises Rotten, OSError, and
-    NodeFailed when it was written by a newer program."""
+    """Read a configuration entry; None if the entry is of another kind. Raises NodeFailed if a newer program
+    wrote the entry, Rotten or OSError."""
     entry, _ = await log.read_range(index, index)
     if unpack_header(entry).kind != Kind.CONFIG:
         return None

@@ -1,29 +1,32 @@
-"""The configuration in force, and who may connect: entries of the log, effective at append, undone by a cut.
+"""The configuration in force, and which nodes may connect. A configuration is an entry of the log. It takes
+effect when it is appended, and is undone when the log is cut.
 
-The configuration is the last configuration entry of the log (or the one of a snapshot, or the founding
-members). Whether it is committed does not matter (safety.md S19, Raft dissertation 4.1). Why that is safe
-here:
+The configuration in force is the last configuration entry of the log. If there is none, it is that of the
+snapshot at which the log begins, or the founding members. Whether the entry is committed does not matter
+(safety.md S19, Raft dissertation 4.1). This is safe for these reasons:
 
 * **One step at a time.** Configurations that follow one another differ in at most one voter, where a voter is
-  (id, incarnation); see `dledger.election.configuration`. So majorities of neighbours share a store.
-* **No second before the first.** A leader appends a configuration only when it serves, that is when an entry
-  of its own term is committed, and when the one before is committed (the fix of 2015). Then every
-  configuration except the newest is superseded on a majority, and no forgotten one can elect a leader.
-* **Which answers count.** A leader counts the acknowledgements, and a candidate the votes, of a peer only
-  while it is connected as the incarnation that the counting node's newest configuration names as a voter
-  (`names`).
-  A wiped store draws a new incarnation, so it never counts as its former self, whatever its id. It counts
-  again after it was demoted and promoted, which takes two entries. An earlier rule replaced an incarnation in
-  one entry and did not count it before the commit. It needed the old disk never to come back, and could not
-  let a group of one grow.
-* **Which nodes vote.** Only the candidate's configuration matters for counting. So a voter answers
-  every candidate, also one that its own, older configuration does not name. A learner answers too: it may
-  have been promoted by an entry that it lacks. A vote is remembered with the incarnation that asked, so that
-  two stores with one id cannot both have it.
+  (id, incarnation); see `dledger.election.configuration`. So any majority of one configuration and any
+  majority of the next have a store in common.
+* **No second before the first.** A leader appends a configuration only if an entry of its own term is
+  committed, and if the configuration before is committed (the fix of 2015). So a majority has replaced every
+  configuration except the newest, and a node that still has an old configuration cannot become leader with
+  it.
+* **Which answers count.** An *incarnation* is one life of a store. A leader counts the acknowledgements of a
+  peer only while the peer is connected as the incarnation that is a voter in the leader's newest
+  configuration (`names`). A candidate counts votes by the same rule. A wiped store gets a new, random
+  incarnation. So it does not count as the former store, although it has the same node id. It counts again
+  after it was demoted and promoted, which takes two entries. (An earlier rule replaced an incarnation in one
+  entry, and did not count it before that entry was committed. With that rule the old disk must never come
+  back, and a group of one node could not grow.)
+* **Which nodes vote.** Only the candidate's configuration matters for counting. So a voter answers every
+  candidate, even if its own configuration is older and does not name the candidate. A learner answers, too,
+  because an entry that it does not have yet may have promoted it. A node saves its vote together with the
+  incarnation of the candidate, so that two stores with the same id cannot both get the vote.
 
-Connections: a formed group accepts nodes that are named by a configuration from the last committed one on,
-and nodes that show a configuration which is newer than that one. dLegerPeers counts until the first
-configuration entry is known.
+Connections: a formed group accepts nodes that are members of the last committed configuration or of a later
+one. It also accepts nodes whose hello shows that they have a configuration newer than the last committed one.
+Until the first configuration entry is known, the members are those in dLegerPeers.
 """
 
 from __future__ import annotations
@@ -50,12 +53,12 @@ class ConfigLog:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self.identity: Identity = Identity(config.group, config.self_id, "", config.segment_size)
-        """Identity of this node's store; without an incarnation until the store is open."""
+        """Identity of this node's store. It has no incarnation until the store is open."""
         self._founders = Configuration()
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
         self.unsure: FaultyEntries = FaultyEntries()
-        """Entries that cannot be read and may be configurations (`dledger.members.config_search`)."""
+        """Entries that cannot be read and that may hold configurations (`dledger.members.config_search`)."""
 
     def open(
         self,
@@ -64,8 +67,12 @@ class ConfigLog:
         base: tuple[int, bytes] | None = None,
         unsure: list[tuple[int, int]] | None = None,
     ) -> None:
-        """`entries` are the log's (index, configuration), ascending. `base` is the result of `state_at` for
-        the index of the snapshot at which the log starts."""
+        """Take over what was found when the store was opened.
+
+        `entries` are the (index, configuration) of the log, ascending. `base` holds the index of the snapshot
+        at which the log begins, and the result of `state_at` for it. `unsure` are ranges of entries that
+        cannot be read and may hold configurations.
+        """
         self.found(identity)
         self._base = None
         self._entries = list(entries)
@@ -75,7 +82,8 @@ class ConfigLog:
             self.restore(*base)
 
     def replaced(self, index: int, state: bytes) -> None:
-        """A snapshot at `index` replaced the log: forget the configurations of the old log."""
+        """Note that a snapshot at `index` replaced the log, so that the configurations of the old log are
+        void."""
         self._base = None
         self._entries = []
         self.unsure = FaultyEntries()
@@ -83,7 +91,7 @@ class ConfigLog:
             self.restore(index, state)
 
     def restore(self, index: int, state: bytes) -> None:
-        """The log begins at a snapshot at `index`; `state` is the result of `state_at(index)`."""
+        """Note that the log begins at a snapshot at `index`. `state` is the result of `state_at(index)`."""
         configuration = decode_configuration(state)
         if configuration is None:
             raise ValueError("the snapshot's configuration cannot be read")
@@ -97,8 +105,8 @@ class ConfigLog:
             self._entries = sorted([*self._entries, (index, configuration)], key=lambda entry: entry[0])
 
     def state_at(self, index: int) -> bytes | None:
-        """The configuration after entry `index`, for a snapshot. It is equal on all nodes, and empty before
-        the group was formed. None when it is not known."""
+        """The encoded configuration that is in force after entry `index`, for a snapshot. It is equal on all
+        nodes, and empty before the group was formed. None if it is not known."""
         for place, configuration in reversed(self._known()):
             if place <= index:
                 if self.unsure.within(place + 1, index) is not None:
@@ -107,12 +115,12 @@ class ConfigLog:
         return None
 
     def doubtful(self, last_index: int) -> bool:
-        """Whether the configuration in force is uncertain, given where the log ends: an unreadable entry may
-        be a newer configuration than the known ones."""
+        """Whether the configuration in force is uncertain for a log that ends with `last_index`. It is
+        uncertain if an entry that cannot be read may hold a newer configuration than the known ones."""
         return self.unsure.within(self.index + 1, last_index) is not None
 
     def found(self, identity: Identity) -> None:
-        """The group was formed or joined: take over its identity."""
+        """Take over the identity of the group, because the group was formed, or this node joined it."""
         self.identity = identity
         self._founders = founding(identity.members)
 
@@ -125,7 +133,8 @@ class ConfigLog:
 
     @property
     def index(self) -> int:
-        """Index of the entry (or snapshot) that the configuration comes from; -1 for the founding members."""
+        """Index of the entry (or snapshot) that the configuration in force comes from; -1 for the founding
+        members."""
         return self._known()[-1][0]
 
     @property
@@ -134,8 +143,8 @@ class ConfigLog:
         return self.current.voters
 
     def voters_for(self, identity: Identity) -> tuple[str, ...]:
-        """Voters as this store sees them. This node is left out if the configuration names another
-        incarnation of it."""
+        """The voters, as seen by the store with this identity. Its node is left out if the configuration
+        names another incarnation of that node."""
         current = self.current
         return tuple(
             node
@@ -145,8 +154,9 @@ class ConfigLog:
 
     @property
     def noted(self) -> list[tuple[int, Configuration]]:
-        """Configurations that must be kept when the log's first segments are removed: its configuration
-        entries, ascending, and before them the configuration of the snapshot at which it begins."""
+        """The configurations that must be kept when the first segments of the log are removed. They are those
+        in entries of the log, ascending, and before them the configuration of the snapshot at which the log
+        begins."""
         return [*([] if self._base is None else [self._base]), *self._entries]
 
     @property
@@ -155,7 +165,8 @@ class ConfigLog:
         return [index for index, _ in self._entries]
 
     def pending(self, commit_index: int) -> bool:
-        """Whether a configuration entry is not committed yet: then no other may follow (2015 erratum)."""
+        """Whether there is a configuration entry that is not committed yet. Then no other one may be appended
+        (2015 erratum)."""
         return bool(self._entries) and self._entries[-1][0] > commit_index
 
     def add(self, index: int, configuration: Configuration) -> None:
@@ -163,15 +174,15 @@ class ConfigLog:
         self._entries.append((index, configuration))
 
     def cut(self, last_index: int) -> bool:
-        """Remove configurations of entries above `last_index`, which were cut. True when the configuration,
-        or what is uncertain, changed."""
+        """Remove the configurations in entries above `last_index`, which were cut from the log. Returns True
+        if the configuration in force may have changed, or the set of entries that cannot be read."""
         before = len(self._entries), self.unsure.count
         self._entries = [entry for entry in self._entries if entry[0] <= last_index]
         self.unsure.truncate(last_index + 1)
         return (len(self._entries), self.unsure.count) != before
 
     def doubts(self, last_index: int) -> Iterator[str]:
-        """Reasons for doubt about the configuration, for /health."""
+        """Reasons to doubt the configuration in force, as texts for /health."""
         if self.doubtful(last_index):
             ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
             yield (
@@ -185,9 +196,9 @@ class ConfigLog:
     # Connections
 
     def addresses(self, commit_index: int) -> dict[str, str]:
-        """Addresses of all nodes to know, id -> address, this node included. Members of the last committed
-        configuration stay until the next one is committed, because a configuration that is not committed may
-        be undone."""
+        """Maps a node id to its address, for all nodes that this node has to know (including itself). Members
+        of the last committed configuration stay in the dict until the next one is committed, because an
+        uncommitted configuration may be undone."""
         known = self._known()
         static = dict(self._config.peers)
         named: dict[str, str] = {}
@@ -208,8 +219,12 @@ class ConfigLog:
         return (member.address if member else "") or self._config.peers.get(node)
 
     def elsewhere(self, node: str) -> tuple[str, str] | None:
-        """Another address at which a voter may be: the one in dLegerPeers, with the voter's store. There is
-        none for a learner: its store is not recorded, so any process with its id could answer there."""
+        """Another address at which a voter may be reached, with the incarnation of the voter's store; None if
+        there is none. The address is the one in dLegerPeers, if the configuration has a different one.
+
+        A learner has no such address. Its incarnation is not recorded, so any process with its id could
+        answer at that address.
+        """
         member = self.current.members.get(node)
         address = self._config.peers.get(node, "")
         if member is None or not member.incarnation or not address or address == member.address:
@@ -217,19 +232,21 @@ class ConfigLog:
         return address, member.incarnation
 
     def dialled(self, commit_index: int) -> dict[str, str]:
-        """Peers to keep a connection to. A node that was removed from the group connects to none."""
+        """Maps a node id to its address, for the peers that this node keeps a connection to. It is empty
+        after this node was removed from the group."""
         mine = self._config.self_id
         if self.removed(commit_index):
             return {}
         return {n: address for n, address in self.addresses(commit_index).items() if n != mine}
 
     def removed(self, commit_index: int) -> bool:
-        """Whether a committed configuration entry does not include this node."""
+        """Whether the configuration in force is committed and does not name this node."""
         named = self._config.self_id in self.current.members or self.doubtful(commit_index)
         return 0 <= self.index <= commit_index and not named
 
     def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
-        """Nodes that may connect, given the hello of the one that asks (see the module)."""
+        """Maps the ids of nodes that may connect to their addresses. `hello` is from the node that asks to
+        connect (see the module)."""
         known = self.addresses(commit_index)
         # An uncommitted configuration may be from an abandoned branch: its index proves nothing.
         sure = max((index for index, _ in self._known() if index <= commit_index), default=-1)
@@ -238,7 +255,7 @@ class ConfigLog:
         return known
 
     def opening_body(self, term: int, leader: str) -> bytes:
-        """Body of a term-opening entry; it records which protocol the leader speaks."""
+        """Body of the entry that opens a term. It records which protocol version the leader speaks."""
         packed: bytes = msgpack.packb(
             {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
         )

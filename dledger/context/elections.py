@@ -1,7 +1,5 @@
-"""The shell of elections: the elector's timer, and its effects performed in order.
-
-While a `SaveHardState` is being written to the disk, all effects after it and every later peer message wait
-(architecture rule 3).
+"""Runs the elector of a node: sets its timer, and performs its effects in order. While a `SaveHardState` is
+being written to the disk, all later effects and all later messages from peers wait (architecture rule 3).
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from dledger.peers.peers import Peers
 from dledger.runtime import Env, Lane
 
 SLOW_SAVE_S = 0.05
-"""Seconds. A save of term and vote that takes longer is logged: an election waits for it twice."""
+"""Limit in seconds. If saving term and vote takes longer, it is logged, because an election has to wait for
+two such saves."""
 
 
 class Elections:
@@ -60,9 +59,9 @@ class Elections:
         self._loop: asyncio.AbstractEventLoop
         self._hard_state: HardStateFile
         self._leaderless_since = inf
-        """When this node lost the last known leader; infinite while it knows one."""
+        """Loop time at which this node lost the last known leader; infinite while it knows one."""
         self._led: int | None = None
-        """The term in which this node leads."""
+        """The term in which this node leads; None while it does not lead."""
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -73,7 +72,7 @@ class Elections:
         self._hard_state = hard_state
 
     def start(self, now: float) -> None:
-        """From now on this node may stand for election."""
+        """Allow this node to stand for election from now on."""
         self._leaderless_since = now
         self.schedule()
 
@@ -96,7 +95,7 @@ class Elections:
     # The timer
 
     def schedule(self) -> None:
-        """Set the timer again, because the elector's deadline may have changed."""
+        """Set the timer to the elector's deadline, which may have changed."""
         if self._closed:
             return
         when = self.elector.deadline

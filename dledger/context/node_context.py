@@ -31,7 +31,7 @@ class NodeContext:
     peers: Peers
     held: HeldMessages
     elector: Elector
-    """The elector. Effects that it returns for an event must be passed to `elections`."""
+    """The elector of this node. The effects that it returns for an event must be passed to `elections`."""
     elections: Elections
     replicator: Replicator
-    """Replication; it also has the commit index."""
+    """Replicates entries to the peers; it also knows the commit index."""
