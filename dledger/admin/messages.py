@@ -243,7 +243,7 @@ class Messages:
             answer = await self._asking.leader(address, RequestCode.QUERY_MESSAGE, header, accept=none)
             if answer.code == ResponseCode.SUCCESS:
                 found += self._stored(answer, name)
-        # Brokers of RocketMQ's find a key by its hash.
+        # RocketMQ's brokers find a key by its hash, so other keys may be among the answers.
         found = [one for one in found if key == one.message.unique_key or key in one.message.keys]
         return sorted(found, key=lambda one: (one.message.store_timestamp_ms, one.message.physical_offset))
 
@@ -362,7 +362,7 @@ class Messages:
             flag=message.flag,
             properties=encode_properties(properties),
             reconsumeTimes=message.reconsume_times,
-            # It may come once more, also at RocketMQ 4, which makes a dead letter of what has come so often.
+            # One more delivery is allowed. Otherwise RocketMQ 4 would make it a dead letter at once.
             maxReconsumeTimes=message.reconsume_times + 1,
         )
         await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)

@@ -29,7 +29,7 @@ async def identify(remoting: RemotingClient, address: str) -> str | None:
         if answer.code == ResponseCode.SUCCESS:
             return "the port of a broker (listenPort)"
     except RemotingError:
-        pass  # whoever speaks another protocol closes, or says nothing
+        pass  # a server of another protocol closes the connection, or sends nothing
     for question, recognise in ((HTTP_REQUEST, _is_http), (PEER_HELLO, _is_peer)):
         answered = await _ask(address, question)
         if answered.startswith(b"\x15\x03"):

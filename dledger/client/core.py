@@ -192,13 +192,13 @@ class ClientCore:
             for task in list(self._owned):
                 task.cancel()
             if self._tasks is not None:
-                # An error of the application is its own affair, not one of this group's tasks.
+                # An error of the application is not an error of this group's tasks, so it is not passed on.
                 if kind is None or not issubclass(kind, asyncio.CancelledError):
                     kind = error = trace = None
                 await self._tasks.__aexit__(kind, error, trace)
         finally:
             if self._own_env:
-                # Waits for listeners that run: not here, where the application's loop would stand still.
+                # Waits for running listeners, without blocking the application's loop.
                 await close_meanwhile(self.env.workers)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -464,8 +464,8 @@ class ClientCore:
                         if lost is not None:
                             lost.append(last)
                     if poll_s:
-                        deadline += self.now() - began  # that it waited there was no search
-                    if not isinstance(error, Overloaded):  # that says nothing of the broker
+                        deadline += self.now() - began  # held by the broker: this was no time of searching
+                    if not isinstance(error, Overloaded):  # it says nothing about the broker
                         self.leader_failed(group, address, topic)
                 else:
                     if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:

@@ -87,11 +87,11 @@ class AsyncClient:
     async def start(self) -> Self:
         """Open the client without a block; `close` must follow. Raises ClientError if it cannot be opened."""
         if self._hosting is not None or self._state is not _State.NEW:
-            return await self.__aenter__()  # says why not
+            return await self.__aenter__()  # raises the error that says why not
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
-        # Its own task, since the group of its tasks belongs to the one in which it was opened: that of the
-        # caller may end before the client does, and is not to be cancelled when one of ours fails.
+        # The client is opened in a task of its own, which then owns the client's task group. The caller's
+        # task may end before the client does, and must not be cancelled when a task of the client fails.
         self._hosting = task = loop.create_task(self._host(opened), name=f"life of {self._name}")
         task.add_done_callback(lambda done: self._hosted(done, opened))
         try:
@@ -109,7 +109,7 @@ class AsyncClient:
         """
         if self._core.forked or self._state is _State.NEW:
             return
-        # The end of the loop in which it was opened has ended it.
+        # It has ended already, because the loop in which it was opened has ended.
         if self._over.is_set() if self._hosting is None else self._hosting.cancelled():
             return
         self._core.check_loop()
@@ -155,7 +155,7 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._core.forked:
-            self._state = _State.ENDED  # here: connections and groups are the parent's affair
+            self._state = _State.ENDED  # only in this fork: connections and groups belong to the parent
             return
         if self._state is not _State.OPEN:
             await self._over.wait()

@@ -53,7 +53,7 @@ class BlockingClient(Generic[C]):
     def start(self) -> Self:
         """Start the client, as `with` does. A closed client may be started again. Raises ClientError if it
         cannot start."""
-        if self._forks != FORKS.count:  # who started it in the parent goes on there
+        if self._forks != FORKS.count:  # in a fork: a start that was running goes on in the parent
             self._forks, self._starting = FORKS.count, one_at_a_time()
         self._stopped()
         with self._starting:
@@ -118,7 +118,7 @@ class BlockingClient(Generic[C]):
         if not inside:
             self._ended.wait()
             thread.close()
-            if self._thread is thread:  # else somebody else who waited has started it again
+            if self._thread is thread:  # otherwise another thread has started it again
                 self._thread = self._inner = None
 
     @property

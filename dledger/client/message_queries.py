@@ -69,7 +69,7 @@ class MessageQueries:
             return [
                 message
                 for message in received_all(answer.body, broker, self._core.options.namespace)
-                # Brokers of RocketMQ's find a key by its hash.
+                # RocketMQ's brokers find a key by its hash, so other keys may be among the answers.
                 if header.key == message.unique_key or header.key in message.keys
             ]
         except CorruptRecord as error:

@@ -128,7 +128,7 @@ class TraceDispatcher:
         self._under_way += 1
         found: list[str] = []
         left = MAX_KEYS_CHARACTERS
-        for key in keys:  # one message may have more keys than fit beside each other
+        for key in keys:  # the keys of a single record may already be too long
             left -= len(key) + 1
             if left < 0:
                 break

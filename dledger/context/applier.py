@@ -59,7 +59,7 @@ class Applier:
                     if not await self._step():
                         break  # `durable_moved` comes when it is repaired
                 if limit > self.applied_index:
-                    await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
+                    await asyncio.sleep(0)  # so that responses and heartbeats are sent between two steps
 
     def _limit(self) -> int:
         return min(self._commit_index, self._log.durable_index)
@@ -70,7 +70,7 @@ class Applier:
         limit = self._limit()
         first = self.applied_index + 1
         if first > limit:
-            return True  # an install came in between
+            return True  # a snapshot was installed meanwhile
         last = min(log.range_end(first, self._step_bytes)[0], limit)
         if log.faulty.ranges and (bad := log.faulty.within(first, last)) is not None:
             if bad == first:

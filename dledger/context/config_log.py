@@ -206,7 +206,7 @@ class ConfigLog:
             if place + 1 < len(known) and known[place + 1][0] <= commit_index:
                 continue
             if index < 0 or self.unsure:
-                named.update(static)  # in doubt all nodes that may help to repair entries
+                named.update(static)  # if in doubt, all nodes that may help to repair entries
             for node, member in sorted(configuration.members.items()):
                 address = member.address or static.get(node, "")
                 if address:

@@ -49,7 +49,7 @@ class Elections:
             config.vote_retry_min_s,
             config.lease_s,
         )
-        # That of an empty learner, so that the node can be asked at any time: `Elector.open` follows.
+        # An elector of an empty learner, so that it can be used at any time; `Elector.open` follows.
         self.elector: Elector = Elector(
             settings, config.self_id, (), HardState(), log, env.random, 0.0, may_vote=False
         )
@@ -101,7 +101,7 @@ class Elections:
         when = self.elector.deadline
         if self._timer is not None:
             if self._timer_at <= when:
-                return  # it fires early and comes back
+                return  # the timer fires early, and is then set again
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._tick)
         self._timer_at = when  # not `when()` of the handle: uvloop's has none if it is due at once

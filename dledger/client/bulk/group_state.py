@@ -128,7 +128,7 @@ class _Asking:
         ]
         ends = await _each(queues, self._end)
         found.ends = {queue: end for queue, end in ends if end}
-        # Also of queues without messages: a group may have been told where to begin.
+        # Also for queues without messages, because somebody may have set the group's offset there.
         wanted = ((consumer, *queue) for consumer in sorted(found.groups) for queue in queues)
         for (consumer, topic, queue_id), offset in await _each(wanted, self._offset):
             found.offsets.setdefault(consumer, {})[topic, queue_id] = offset

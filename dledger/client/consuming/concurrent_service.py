@@ -166,11 +166,11 @@ class ConcurrentService(ConsumeService):
         limit_s = self._options.consume_timeout_s
         self._core.log.warning("listener takes too long", limit_s=limit_s, **message_name(messages[0]))
         behind = [message for unit in run.units[at + 1 :] for message in messages_of(unit)]
-        del run.units[at + 1 :]  # somebody else is free for them
+        del run.units[at + 1 :]  # other workers take them
         self.put(run.assigned, behind)
         await self._take_back(run, messages)
         if run in self._runs:
-            # Nor must the committed offset wait for this call in front of those before it.
+            # Messages before this call must not keep the committed offset back either.
             units, results = run.units[run.settled : at], run.results[run.settled : at]
             run.settled = at
             verdicts = [self._calls.verdict(*one) for one in zip(units, results, strict=True)]
@@ -182,13 +182,13 @@ class ConcurrentService(ConsumeService):
                 return
             run.sent_back.add(
                 message.queue_offset
-            )  # first: the call may end meanwhile, and would do it again
+            )  # before sending: the call may end meanwhile, and would send it back again
             if await self._send_back.send(message, RETRY_LEVEL):
                 run.assigned.consumed([message])
                 continue
-            run.sent_back.discard(message.queue_offset)  # what the call says counts, or the next look tries
+            run.sent_back.discard(message.queue_offset)  # the call's result counts, or the next check
             if run not in self._runs:
-                self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
+                self._retry_here(run.assigned, message)  # the call ended meanwhile; its result was ignored
 
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
         """Call the listener with this message again after a pause. Until then the committed offset stays
@@ -209,7 +209,7 @@ def _parted(
     were sent back meanwhile are in neither list."""
     done: list[ReceivedMessage] = []
     failed: list[ReceivedMessage] = []
-    # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
+    # Units after a stop have no verdict. They stay in process, so the committed offset stays before them.
     for unit, status in zip(units, verdicts, strict=False):
         members = [one for one in messages_of(unit) if one.queue_offset not in run.sent_back]
         (done if status is ConsumeStatus.SUCCESS else failed).extend(members)

@@ -207,7 +207,7 @@ class GroupConsumer(AsyncClient):
                     for wanted in self._subscription_data()
                     if self._initial_offsets.decided(
                         wanted.topic
-                    )  # what others take from it: see `InitialOffsets`
+                    )  # `InitialOffsets` says what other members conclude from it
                 ],
             )
         ]

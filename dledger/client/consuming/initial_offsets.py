@@ -122,15 +122,15 @@ class InitialOffsets:
                 return  # a file is written at once
             if not begun and await self._consumed_by_others(first):
                 return
-            # The ends before the offsets: where nobody had begun by then, nobody was promised what lies
-            # before these ends.
+            # The ends are read before the offsets. If no member had begun when the ends were read, no member
+            # was promised the messages before them.
             ends = await _each(queues, self._offsets.highest)
             if not begun and not await self._with_offsets(queues):
                 await self._commit(first, ends)
                 self._at_end_later.update(dict.fromkeys(queue for queue in every if queue not in ends))
                 return
             await asyncio.sleep(LOOK_PAUSE_S)
-        # Offsets that nobody completes: of a group of other clients, which commit nothing where nothing came.
+        # Nobody completes these offsets: other kinds of clients commit nothing for queues without messages.
 
     async def _reached(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues whose broker groups answer. Raises ClientError or OSError if no broker group answers."""
@@ -157,7 +157,7 @@ class InitialOffsets:
         """Whether another member of the group consumes the topic, according to the leader (request 203
         GET_CONSUMER_CONNECTION_LIST)."""
         if not isinstance(self._progress, BrokerProgress):
-            return False  # each consumer goes its own way
+            return False  # each consumer of a broadcasting group reads all messages
         answer = await self._core.invoke_leader(
             self._core.group(queue.broker_name),
             queue.topic,
@@ -182,7 +182,7 @@ class InitialOffsets:
             else:
                 await self._progress.save(ends)
         except (ClientError, OSError) as error:
-            # Another member may have begun at the same time, and gone on: its offset counts.
+            # Another member may have begun at the same time and have consumed more. Then its offset counts.
             self._not_committed.update(ends)
             self._core.log.info("initial offsets not committed", group=self._group, error=error)
 

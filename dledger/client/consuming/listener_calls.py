@@ -95,7 +95,7 @@ class ListenerCalls:
         while len(results) < len(units) and not self.stopped:
             began = len(results)
             job = self._on_this_loop(units, results) if self._on_loop else self._in_thread(units, results)
-            # A task of its own: what a listener does to its task is not done to this worker.
+            # The job runs in a task of its own: a listener that cancels its task must not cancel this worker.
             (outcome,) = await asyncio.gather(job, return_exceptions=True)
             if isinstance(outcome, BaseException):
                 if len(results) > began and inspect.isawaitable(results[-1]):
@@ -175,7 +175,7 @@ class ListenerCalls:
                     self._after(context, result)
                 results.append(result)
                 if result is not None and type(result) is not ConsumeStatus:
-                    return context if awaitable else None  # to be awaited, or looked at
+                    return context if awaitable else None  # to be awaited, or to be checked
         finally:
             _CALLING.reset(token)
         return None
@@ -208,7 +208,7 @@ async def _settled(result: object) -> object:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # not the listener's own affair: somebody cancels this task
+            raise  # the listener did not raise it: this task is being cancelled
         return Raised(error)
     except BaseException as error:
         return Raised(error)

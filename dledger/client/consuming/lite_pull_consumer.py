@@ -196,7 +196,7 @@ class AsyncLitePullConsumer(GroupConsumer):
                         self._offsets, queue, self._from_where, self._from_timestamp_ms
                     )
                 self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
-            await self._share.commit()  # also where nothing was consumed yet: a restart goes on there
+            await self._share.commit()  # also where nothing is consumed yet: a restart continues there
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic, also those that other consumers read. Raises TopicNotFound or
@@ -326,7 +326,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._name_taken = OPEN_CONSUMERS.register(self._core, self.group)
 
     def _consumer_data(self) -> list[ConsumerData]:
-        return super()._consumer_data() if self._subscriptions else []  # else a share would be kept for us
+        return super()._consumer_data() if self._subscriptions else []  # else queues would be kept for us
 
     def _wanted(self) -> dict[str, Subscription]:
         return super()._wanted() if self._subscriptions else {}

@@ -204,7 +204,8 @@ class BrokerProgress:
         return await self._offsets.committed(queue, self._group)
 
     async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
-        # All leave in this turn: what is sent later may be older than a reset that was heard meanwhile.
+        # All are sent in this turn of the loop. An offset that is sent later may be older than a reset
+        # that arrived meanwhile.
         await self._commit(offsets, back)
 
     async def save_first(
@@ -261,7 +262,7 @@ class FileProgress:
         data = queue_table(
             "offsetTable", {WireQueue(*queue): offset for queue, offset in sorted(table.items())}
         )
-        # FLUSH: listeners may occupy every thread of the other lane.
+        # Lane.FLUSH is used because listeners may occupy every thread of Lane.DISK.
         await self._env.workers.run(Lane.FLUSH, self._env.files.mkdir, self._directory)
         await publish(self._env.files, self._env.workers, Lane.FLUSH, self._path, data)
 

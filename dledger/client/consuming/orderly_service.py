@@ -122,11 +122,11 @@ class OrderlyService(ConsumeService):
         Returns how many seconds the queue has to pause before its next turn."""
         until = self._core.now() + TURN_S
         while queue.waiting and self._core.now() < until:
-            # Asked before each call: a lock may be over in the middle of a turn.
+            # Checked before each call, because a lock may expire in the middle of a turn.
             if self._ends(queue):
                 return 0.0
             if not self._may_call(queue.assigned):
-                return self._options.suspend_s  # its lock is lost, and so is the queue before that is over
+                return self._options.suspend_s  # the lock is lost, and soon the queue is, too
             unit: Unit
             if self._calls.batches:
                 unit = [

@@ -302,7 +302,7 @@ class AsyncPopConsumer(AsyncClient):
             verdicts, fatal = await calls.run([message])
             if fatal is not None:
                 raise fatal
-            if not verdicts:  # stopped before it
+            if not verdicts:  # stopped before this message
                 await self._give_back(message)
                 return
             try:
@@ -363,7 +363,7 @@ class AsyncPopConsumer(AsyncClient):
             raise BrokerRefused(f"the popped messages cannot be read: {error!r}") from error
         wanted = [message for message in found if self._subscription.matches(message.tags)]
         for message in found:
-            if not self._subscription.matches(message.tags):  # two tags of one hash
+            if not self._subscription.matches(message.tags):  # two tags have the same hash
                 await self.ack(message)
         return wanted
 
@@ -390,7 +390,7 @@ class AsyncPopConsumer(AsyncClient):
         return real_topic(self.topic, self.group, handle.retry)
 
     async def _finish(self, drain: bool) -> None:
-        if drain and self._calls is not None:  # what is listened to now is acknowledged
+        if drain and self._calls is not None:  # messages in running calls are acknowledged
             try:
                 async with asyncio.timeout(self.options.close_timeout_s):
                     await self._listened.wait()

@@ -205,7 +205,7 @@ class AsyncPullConsumer(AsyncClient):
         minute after its leader has changed.
         """
         self._core.check_loop()
-        async with self._committing:  # of two at once the last to arrive would take the group back once more
+        async with self._committing:  # of two at the same time, the later one could set the group back again
             fetched = dict(self._fetched)
             sought = {queue: one for queue, one in fetched.items() if one.sought}
             await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)

@@ -55,7 +55,7 @@ class QueueLocks:
         """Request locks for these queues. Afterwards `holds` tells which were granted. Raises ClientError if
         a broker could not be asked."""
         anew = [queue for queue in queues if queue not in self._until]
-        if anew:  # higher than those of a process before, which had our client id
+        if anew:  # higher than the epochs of an earlier process with the same client id
             self._last_epoch = max(self._last_epoch + 1, self._core.env.wall.now_ms())
             self._epochs.update(dict.fromkeys(anew, self._last_epoch))
         for broker, some in _batches(queues):
@@ -79,7 +79,7 @@ class QueueLocks:
         """Renew the locks every `lock_renew_s`, counted from the last attempt, until cancelled."""
         while True:
             began = self._core.now()
-            async with asyncio.TaskGroup() as tasks:  # a broker group without a leader holds up no other
+            async with asyncio.TaskGroup() as tasks:  # a broker group without a leader delays no other
                 for broker, some in _batches(self._until):
                     tasks.create_task(self._renew(broker, some), name=f"renew locks {broker}")
             self.drop_expired()
@@ -102,7 +102,7 @@ class QueueLocks:
         for queue in queues:
             until = self._until.get(queue)
             if until is None:
-                continue  # given back meanwhile
+                continue  # released meanwhile
             if queue not in found:
                 self._lost(queue, "another consumer holds it")
             elif until > self._core.now():

@@ -170,12 +170,12 @@ class QueueReader:
         except (BadHeader, CorruptRecord) as error:
             await self._refused(code, f"the response cannot be read: {error}")
             return
-        except LibraryMissing as error:  # stand still rather than give out what the application cannot read
+        except LibraryMissing as error:  # wait, and deliver nothing that the application cannot read
             await self._unreadable(error)
             return
         self._pause = self._core.options.search_first_s
         self._last_refusal = None
-        from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # forwarded: its own words
+        from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # it was forwarded
         self._broker_id = header.suggestWhichBrokerId
         if code == ResponseCode.PULL_OFFSET_MOVED:
             if answer.remark == OFFSET_RESET:  # only a leader says so, and maybe only once

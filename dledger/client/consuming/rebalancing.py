@@ -196,7 +196,7 @@ class QueueShare:
         Messages of the queue that are in process no longer count; those at or after the offset come again."""
         assigned = self._assigned.get(queue)
         leaving = self._leaving.get(queue)
-        if assigned is None and leaving is not None:  # where it ended does not count any more
+        if assigned is None and leaving is not None:  # the offset at which it ended no longer counts
             leaving.process.dropped = True
             if self._locks is not None and self._locks.holds(queue):
                 self._told[queue] = offset
@@ -210,7 +210,7 @@ class QueueShare:
             return
         assigned.process.dropped = True
         self._told[queue] = offset
-        self._begin_leaving([queue], self._locks)  # a call for it may run: the next begins behind that
+        self._begin_leaving([queue], self._locks)  # a call may be running: the next one waits for its end
         self.on_reset()
 
     def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
@@ -259,17 +259,17 @@ class QueueShare:
         """Hand over a locked queue: wait until no call for it is running, commit what was consumed, and
         release the lock. So the next owner begins where this consumer ended."""
         await self._released(assigned)
-        gone = assigned.process.dropped  # lost, or set to another offset: nothing of it is handed over
+        gone = assigned.process.dropped  # lost, or set to another offset: its own offset is not committed
         if not gone:
             assigned.process.dropped = True
             if assigned.process.commit_offset != assigned.committed:
                 back = (queue,) if assigned.sought else ()
                 await self._save({queue: assigned.process.commit_offset}, back)
-            if queue not in self._told:  # by now
+            if queue not in self._told:  # a reset may have come meanwhile
                 await locks.unlock([queue])
         self._leaving.pop(queue, None)
         if gone or queue in self._told:
-            self.on_reset()  # it may be ours again; whoever else is next waits for our lock
+            self.on_reset()  # we may get it again; another consumer has to wait until our lock expires
 
     async def _released(self, assigned: AssignedQueue) -> None:
         if isinstance(self._dispatcher, OrderlyService):
@@ -336,7 +336,7 @@ class QueueShare:
             assigned.process.dropped = True
         self._assigned.clear()
         if self._locks is not None:
-            # A queue whose listener still runs stays locked, until that is over by itself.
+            # A queue whose listener still runs stays locked, until the lock expires.
             held = self._locks.queues
             await self._locks.unlock([one for one in held if one not in own or not self._busy(own[one])])
 
@@ -429,7 +429,7 @@ class Rebalancer:
                     "initial offset of a queue not known yet, trying again", topic=topic, error=error
                 )
         if any(topic not in self._core.routes for topic in self.subscriptions):
-            await self._core.refresh_quietly(None)  # the brokers that will have it should know us
+            await self._core.refresh_quietly(None)  # the brokers that will have the topic should know us
         self.ready = True
         await self._core.beat()  # brokers must know us before they are asked who is in the group
         self.met.set()
@@ -441,8 +441,8 @@ class Rebalancer:
             good = await self._rebalance(subscription)
         except TopicNotFound as error:
             if topic.startswith(RETRY_PREFIX):
-                # Brokers make it at the first heartbeat of the group, some only for the first message that is
-                # given back: soon again, but not for ever.
+                # Brokers create it at the first heartbeat of the group, some of them only for the first
+                # message that is sent back. So try again soon, but not for ever.
                 self._missed += 1
                 return self._missed > RETRY_TOPIC_TRIES
             trouble = str(error)
@@ -479,7 +479,7 @@ class Rebalancer:
                 self._share.select(queue, subscription)
         new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
         if self._locks is not None and new:
-            await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it
+            await self._locks.lock(new)  # first: only then no other consumer moves the group's offset
             if self._stopped:
                 await self._locks.unlock(new)
                 return True
@@ -492,10 +492,10 @@ class Rebalancer:
                 if self._stopped:
                     return True
                 if self._locks is not None and not self._locks.holds(queue):
-                    continue  # lost meanwhile: where the group stands may be another place already
+                    continue  # lost meanwhile, so the group's offset may have changed
                 self._share.add(queue, subscription, start)
         if begun:
-            await self._share.commit()  # whoever else gets such a queue begins there, too
+            await self._share.commit()  # another consumer that gets such a queue begins there, too
         if mine != held:
             self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
         return all(queue in self._share.queues for queue in mine)
@@ -510,7 +510,7 @@ class Rebalancer:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             ConsumerGroupHeader(self._group),
         )
-        if answer.code == ResponseCode.SYSTEM_ERROR:  # nobody: our heartbeat has not arrived yet
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # no consumer is known: our heartbeat is late
             return []
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)

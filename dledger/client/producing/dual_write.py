@@ -74,7 +74,7 @@ class AsyncDualProducer:
         except ClientError as error:
             count.missed += 1
             self._failures.log_raised("second cluster", error, topic=message.topic, id=named.unique_id)
-        except BaseException:  # cancelled: nobody hears what became of it there
+        except BaseException:  # cancelled: the result at the second cluster stays unknown
             count.missed += 1
             raise
         else:

@@ -127,7 +127,7 @@ class AsyncProducer(AsyncClient):
         self._accumulator: Accumulator | None = None
         self._hooks: SendHooks | None = None
         self._tracing: Tracing | None = None
-        # Calls that have not reached the kernel yet, by number: how many messages `_pending_count` lacks.
+        # Maps the number of a call that has not reached the kernel yet to the number of its messages.
         self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
@@ -158,7 +158,7 @@ class AsyncProducer(AsyncClient):
     async def _finish(self, drain: bool) -> None:
         try:
             if drain:
-                await next_turn()  # tasks that were begun, but have not run yet, come in
+                await next_turn()  # lets tasks run that were made, but have not run yet
                 left = await self.flush(self.options.close_timeout_s)
                 if left:
                     self._core.log.warning("messages were not acknowledged before close", messages=left)
@@ -181,7 +181,7 @@ class AsyncProducer(AsyncClient):
         try:
             async with asyncio.timeout(timeout_s):
                 if self._early:
-                    await next_turn()  # the task that asks for their route comes in
+                    await next_turn()  # lets the task run that asks for their route
                 entering = list(self._entering)
                 while any(number in self._entering for number in entering):
                     self._entry.clear()
@@ -533,7 +533,7 @@ class AsyncProducer(AsyncClient):
             return
         check_topic(topic)
         asked = self._asked.get(topic)
-        if asked is None:  # one question for all that wait for it
+        if asked is None:  # one request for all callers that wait for the route
             asked = self._asked[topic] = asyncio.get_running_loop().create_future()
             self._core.spawn(self._ask(topic, asked), f"prepare {topic}")
         await asyncio.shield(asked)
@@ -553,7 +553,7 @@ class AsyncProducer(AsyncClient):
                 asked.set_result(None)
             else:
                 asked.set_exception(failure)
-                asked.exception()  # those who waited may have been cancelled
+                asked.exception()  # marks it as read: all callers may have been cancelled
 
     async def _find_queues(self, topic: str) -> None:
         try:
@@ -642,7 +642,7 @@ class AsyncProducer(AsyncClient):
     def _use(self, topic: str, route: TopicRoute) -> None:
         queues = publish_queues(topic, route)
         if not queues:
-            return  # what is known stays: better than nowhere to send to
+            return  # keep the known queues, which are better than none
         known = self._topics.get(topic)
         old = {target.queue: target for target in known.targets} if known is not None else {}
         targets = [old.get(queue) or self._target(queue) for queue in queues]

@@ -68,7 +68,7 @@ class Requests:
         header = request.header(ReplyMessageHeader)
         properties = decode_properties(header.properties or "")
         waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))
-        if waiting is not None and not waiting.done():  # else too late, or once too often
+        if waiting is not None and not waiting.done():  # otherwise it is too late, or a second reply
             try:
                 body, sys_flag = decompressed(request.body, header.sysFlag)
             except LibraryMissing as error:

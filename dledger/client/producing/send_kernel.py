@@ -112,7 +112,7 @@ class SendKernel:
         """Number of messages without an acknowledgement."""
         self._loop = asyncio.get_running_loop()
         self._core = core
-        # Bound once: these are asked for every message.
+        # Bound once, because they are used for every message.
         self._invoke = core.remoting.invoke_nowait
         self._now_ms = core.env.wall.now_ms
         self._timeout_s = options.timeout_s
@@ -274,7 +274,7 @@ class SendKernel:
             self._failures.log_raised(
                 "send callback failed", error, message_id=send.unique_id, queue=send.target.queue
             )
-        finally:  # SystemExit goes on to the loop, and the messages behind this one go on, too
+        finally:  # also after SystemExit: later messages have to be sent
             if send.ordered:
                 self._next_of_chain(send.target.queue)
             if self._flushes:
@@ -303,7 +303,7 @@ class SendKernel:
             return
         following = chain.popleft()
         if self._closed or self._loop.time() >= following.deadline:
-            # From the loop, not from here: a chain of a thousand overdue messages is no recursion.
+            # The loop calls it: here, a chain of a thousand overdue messages would be a deep recursion.
             self._loop.call_soon(self._give_up, following)
         else:
             self._go(following)
@@ -460,7 +460,7 @@ class SendKernel:
         if send.tries < self.options.retry_times and self._move(send):
             send.tries += 1
             self._again(send)
-        elif lane.usable:  # it moved meanwhile
+        elif lane.usable:  # the leader changed meanwhile
             self._again(send)
         else:
             self._park(send)
@@ -517,7 +517,7 @@ class SendKernel:
         """Handle the answer to the message that the search for the leader sent."""
         if isinstance(outcome, Response) and outcome.code in STORED:
             self._stored(send, outcome)
-        else:  # after the search has ended, so that it goes out with the others
+        else:  # after the search, so that it is sent with the parked messages
             self._loop.call_soon(self._failed, send, outcome)
 
     # --- suspicion ------------------------------------------------------------------------------------
@@ -566,7 +566,7 @@ class SendKernel:
         if self._closed:
             return
         self._closed = True
-        self._max_pending = 0  # nothing more comes in
+        self._max_pending = 0  # no further message is accepted
         self._room.set()
         if self._watching is not None:
             self._watching.cancel()
@@ -575,7 +575,7 @@ class SendKernel:
             lane.closed = True
         self._core.remoting.drop_unsent("the producer was closed")
         try:
-            await next_turn()  # a search hears that its question was not sent
+            await next_turn()  # a search learns that its message was not sent
         finally:
             self._give_up_all()
 

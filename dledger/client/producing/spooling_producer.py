@@ -178,7 +178,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         check_body(message.body, self._max_size)
         check_ordering_key(ordering_key)
         named = message if isinstance(message, MessageWithId) else with_unique_id(message, self._ids.next())
-        properties_text(message, named.unique_id)  # what cannot travel is refused now
+        properties_text(message, named.unique_id)  # a message that cannot be encoded is refused now
         with self._on_the_way():
             async with self._in_turn(message.topic, ordering_key):
                 if self.spooled:
@@ -256,7 +256,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         )
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._to_keep.append((kept, future))
-        self.spooled += 1  # from here on the next ones go behind it
+        self.spooled += 1  # from now on later messages go to the spool, too
         self._empty.clear()
         self._keep_wake.set()
         await future
@@ -333,7 +333,7 @@ class AsyncSpoolingProducer(AsyncProducer):
             failures, done = await self._replay(rows, held)
             failure = failure or next(iter(failures), None)
             if not done and any(not isinstance(error, TopicNotFound) for error in failures):
-                return failure  # the cluster is away: the rest would fare no better
+                return failure  # the cluster cannot be reached: the rest would fail, too
 
     async def _replay(
         self, rows: Sequence[Row], held: set[tuple[str, str]]
@@ -363,7 +363,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                     if _is_away(error) or isinstance(error, ClientClosed | TopicNotFound):
                         failures.append(error)
                         held.add(line)
-                        return  # those behind it wait as well
+                        return  # later messages of this line wait, too
                     told = {"topic": row.message.topic, "id": row.message.unique_id}
                     self._core.log.error("a message from the spool was refused", **told, error=error)
                     refused.append((row.number, f"{type(error).__name__}: {error}"))

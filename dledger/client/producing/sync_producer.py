@@ -133,7 +133,7 @@ class Producer(BlockingClient[AsyncProducer]):
                 return await asyncio.wrap_future(sent)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if task is not None and not task.cancelling():  # nobody asked for it: the thread has ended
+                if task is not None and not task.cancelling():  # the loop thread has ended
                     raise Cancelled from None
                 raise
 
@@ -152,7 +152,7 @@ class Producer(BlockingClient[AsyncProducer]):
         check_body(message.body, self.options.max_message_size)
         check_ordering_key(ordering_key)
         inner, thread = self._open()
-        on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
+        on_the_way = self._handed - self._arrived  # handed to the loop thread; approximate if threads race
         if on_the_way + inner._pending_count >= self.options.max_pending and not thread.inside:
             self._wait(thread, inner._room())
         self._handed = next(self._numbers)

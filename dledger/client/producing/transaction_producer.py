@@ -187,7 +187,7 @@ class AsyncTransaction:
             return
         try:
             await self.rollback()
-        except ClientError as failure:  # the broker asks, and is told; the caller's own error goes on
+        except ClientError as failure:  # the broker will ask; the caller's own error is raised
             self._producer._core.log.warning(
                 "rollback not acknowledged", message_id=self.transaction_id, error=failure
             )
@@ -261,7 +261,7 @@ class AsyncTransactionProducer(AsyncProducer):
         assert transaction.result is not None
         try:
             state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
-        except BaseException:  # cancelled: its thread works on, and may yet commit
+        except BaseException:  # cancelled: the listener's thread goes on, and may still commit its work
             transaction.leave_open()
             raise
         if state is State.UNKNOWN:
@@ -289,7 +289,7 @@ class AsyncTransactionProducer(AsyncProducer):
         half.transaction = transaction
         try:
             transaction.result = await self.send(half, queue)
-        except BaseException:  # what is left of it in a log is rolled back
+        except BaseException:  # if a broker has stored it nevertheless, it is rolled back
             transaction.state = State.ROLLBACK_MESSAGE
             self._forget(transaction)
             raise
