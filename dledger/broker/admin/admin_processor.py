@@ -1,4 +1,5 @@
-"""What operators read and change of one broker: 25, 26, 28 (AdminBrokerProcessor).
+"""Requests by which operators read and change one broker: 25 UPDATE_BROKER_CONFIG, 26 GET_BROKER_CONFIG, 28
+GET_BROKER_RUNTIME_INFO (AdminBrokerProcessor).
 
 Settings belong to one node, as in RocketMQ: any node answers, and a change affects only the node that
 answers.
@@ -23,7 +24,7 @@ OWN = (
 
 
 class AdminProcessor:
-    """Handlers of the administration codes."""
+    """Handlers of the requests that read and change one broker."""
 
     def __init__(self, core: Core, settings_requests: SettingsRequests, figures: Figures) -> None:
         self._requests = settings_requests
@@ -36,16 +37,16 @@ class AdminProcessor:
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY, may=required.ADMIN, does=actions.CHANGED)
     def change_settings(self, call: Call[None]) -> None:
-        """Change properties that may change while the broker runs. Answered when they are in its
-        configuration file."""
+        """Change properties that may change while the broker runs. The request is answered when the new
+        values are in the broker's configuration file."""
         self._requests.update(call.connection, call.request)
 
     @handles(
         RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
     )
     def show_settings(self, call: Call[None]) -> None:
-        """The effective properties as a .properties text. It includes some of RocketMQ's that have no effect
-        here, because `mqadmin exportConfigs` needs them."""
+        """Show the properties in effect, as the text of a .properties file. The text includes some properties
+        of RocketMQ that have no effect in this broker, because `mqadmin exportConfigs` needs them."""
         leads = self._node.serving
         more = {
             "brokerId": str(0 if leads else self._settings.now.follower_id),
@@ -63,7 +64,7 @@ class AdminProcessor:
         does=actions.SHOWN,
     )
     def runtime(self, call: Call[None]) -> None:
-        """Figures for dashboards."""
+        """Show the figures of the running broker, for dashboards."""
 
         async def answer() -> None:
             oldest = await self._reader.oldest_time()
@@ -81,7 +82,8 @@ class AdminProcessor:
         self._background.start(call.connection, call.request, answer())
 
     def _disk(self) -> DiskUsage | None:
-        """Usage of the disk that holds the store; None if the system does not report it. Runs in a worker."""
+        """Return the usage of the disk that holds the store, or None if the system does not report it. Runs
+        in a worker."""
         try:
             return self._env.files.usage(self._settings.now.store_root)
         except OSError:

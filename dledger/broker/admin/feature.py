@@ -17,7 +17,7 @@ from dledger.remoting.settings_requests import SettingsRequests
 
 
 class AdminFeature(Feature):
-    """What operators read and change."""
+    """The requests by which operators read and change a broker, as a feature."""
 
     def __init__(
         self, core: Core, index: IndexService, members: Members, registrar: Registrar, figures: Figures

@@ -1,5 +1,5 @@
-"""Search for messages: 12 QUERY_MESSAGE by key, 321 QUERY_CONSUME_QUEUE (QueryMessageProcessor,
-AdminBrokerProcessor). Any broker answers, from what it has applied."""
+"""Search for messages: 12 QUERY_MESSAGE finds messages by key, 321 QUERY_CONSUME_QUEUE reads a ConsumeQueue
+(QueryMessageProcessor, AdminBrokerProcessor). Any broker answers, from the entries that it has applied."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dledger.remoting.headers import QueryConsumeQueueHeader, QueryMessageHeader
 
 APPLIED_HERE = "applied index of the node that answers (any)"
 MAX_MESSAGES = 64
-"""At most this many messages are in one answer, even if more are asked for (maxMsgsNumBatch)."""
+"""Largest number of messages in one answer, even if the request asks for more (maxMsgsNumBatch)."""
 UNIQUE_MESSAGES = 32
-"""At most this many messages are in the answer to a query by unique key (defaultQueryMaxNum)."""
+"""Largest number of messages in the answer to a query by unique key (defaultQueryMaxNum)."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of messages in one answer; a single larger message is still returned."""
+"""Limit, in bytes, of the messages in one answer. A first message that is larger is still returned."""
 MAX_KEY = 32_767
-"""Characters of a key: no message has a longer one, so a longer one is refused."""
+"""Limit, in characters, of the key in a query; a longer one is refused. No message has a longer key."""
 MAX_UNITS = 800
-"""At most this many units of a ConsumeQueue are in one answer, even if more are asked for."""
+"""Largest number of ConsumeQueue units in one answer, even if the request asks for more."""
 
 
 class QueryProcessor:
-    """Handlers of the queries."""
+    """Handlers of the requests that search for messages."""
 
     def __init__(self, core: Core, index: IndexService) -> None:
         self._store = core.store
@@ -48,8 +48,8 @@ class QueryProcessor:
         does=actions.OFFSET,
     )
     def query_message(self, call: Call[QueryMessageHeader]) -> None:
-        """The newest messages of a topic with a key, in order of the log. This broker compares the key
-        itself; RocketMQ's brokers compare only its hash."""
+        """Return the newest messages of a topic that have this key, in the order of the log. This broker
+        compares the key itself; RocketMQ's brokers compare only its hash."""
         header = call.header
         if not self._index.enabled:
             raise RemotingError(
@@ -108,7 +108,7 @@ class QueryProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("consumerGroup",)),
     )
     def query_consume_queue(self, call: Call[QueryConsumeQueueHeader]) -> None:
-        """Units of a ConsumeQueue as they are stored."""
+        """Return units of a ConsumeQueue as they are stored."""
         header = call.header
         queue = self._store.queues.get(header.topic or "", header.queueId)
         if queue is None:

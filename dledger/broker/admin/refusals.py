@@ -70,4 +70,4 @@ REFUSED: Mapping[RequestCode, str] = {
         "delayed messages always wait in the replicated log: there is no timer engine to choose"
     ),
 }
-"""Request code -> why it is not supported."""
+"""Maps the code of an unsupported request to the reason why it is not supported."""

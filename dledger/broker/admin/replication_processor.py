@@ -1,8 +1,9 @@
-"""The replicated log for RocketMQ's tools: 907 GET_BROKER_HA_STATUS, 1007 GET_BROKER_EPOCH_CACHE, 329
-DELETE_EXPIRED_COMMITLOG, 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC (AdminBrokerProcessor).
+"""Requests of RocketMQ's tools about the replicated log: 907 GET_BROKER_HA_STATUS, 1007
+GET_BROKER_EPOCH_CACHE, 329 DELETE_EXPIRED_COMMITLOG, 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC
+(AdminBrokerProcessor).
 
-The tools ask a master and its slaves, which are here the leader and its followers. Any broker answers about
-itself.
+The tools send these requests to a master and its slaves. In this project these are the leader and its
+followers. Any broker answers, for itself.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dledger.remoting.fastjson import dumps
 
 OWN = "the answering broker's own log, committed or not"
 MAX_EPOCHS = 200
-"""At most this many terms are in one answer, the newest ones: each needs a look into the index file."""
+"""Largest number of terms in one answer. The newest ones are listed. The number is limited because each term
+needs a read of the index file."""
 
 
 class ReplicationProcessor:
-    """Handlers of the codes that show the log, and delete from it."""
+    """Handlers of the requests that show the log, and of those that delete old parts of it."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self._node = core.node
@@ -34,8 +36,8 @@ class ReplicationProcessor:
         RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
     )
     def ha_status(self, call: Call[None]) -> None:
-        """Replication status (HARuntimeInfo): a leader reports how far each other member is, a follower its
-        own position."""
+        """Show the replication status (HARuntimeInfo). A leader reports how much of the log each other member
+        has; a follower reports its own position."""
         self._background.start(call.connection, call.request, self._ha_status(call))
 
     async def _ha_status(self, call: Call[None]) -> None:
@@ -86,7 +88,7 @@ class ReplicationProcessor:
         does=actions.SHOWN,
     )
     def epochs(self, call: Call[None]) -> None:
-        """Where each term begins in the log (EpochEntryCache)."""
+        """List where each term begins in the log (EpochEntryCache)."""
         self._background.start(call.connection, call.request, self._epochs(call))
 
     async def _epochs(self, call: Call[None]) -> None:
@@ -154,7 +156,8 @@ class ReplicationProcessor:
 
 
 def _first_of_term(log: LogReader, term: int, index: int) -> int:
-    """The first entry of a term that the log holds; `index` is any entry of that term."""
+    """Return the index of the first entry of this term that the log still holds. `index` is the index of any
+    entry of the term."""
     low, high = log.first_index, index
     while low < high:
         middle = (low + high) // 2
@@ -167,7 +170,8 @@ def _first_of_term(log: LogReader, term: int, index: int) -> int:
 
 
 async def _end_of(log: LogReader, index: int) -> int:
-    """Log offset behind an entry; the beginning of the log if it does not hold the entry any longer."""
+    """Return the log offset just behind an entry, or the beginning of the log if the log no longer holds the
+    entry."""
     try:
         pos, size = await log.find(index)
     except KeyError:

@@ -1,5 +1,6 @@
-"""Tables of the state for RocketMQ's tools and slaves: 45 GET_ALL_DELAY_OFFSET, 308 QUERY_CORRECTION_OFFSET,
-328 GET_ALL_PRODUCER_INFO, 402 GET_ALL_MESSAGE_REQUEST_MODE."""
+"""Requests of RocketMQ's tools and slaves about tables of the replicated state and of clients: 45
+GET_ALL_DELAY_OFFSET, 308 QUERY_CORRECTION_OFFSET, 328 GET_ALL_PRODUCER_INFO, 402
+GET_ALL_MESSAGE_REQUEST_MODE."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ from dledger.runtime.cooperative import Pace
 APPLIED_HERE = "applied index of the node that answers (any)"
 APPLIED = "applied index of the leader"
 SLICE = 1000
-"""Rows that are processed before the loop turns to other work, about 1 ms."""
+"""Number of rows that are processed before the event loop turns to other work, about 1 ms."""
 MAX_PRODUCERS = 20_000
-"""Most producers in one answer; further ones are left out."""
+"""Largest number of producers in one answer; further ones are left out."""
 MAX_FILTERED = 1000
-"""Groups that one request can leave out of the result; further names are ignored."""
+"""Largest number of groups that one request can exclude from the result; further names are ignored."""
 JAVA_MAX_LONG = (1 << 63) - 1
 
 
 class TablesProcessor:
-    """Handlers of the codes that show tables of the state."""
+    """Handlers of the requests that show tables."""
 
     def __init__(self, core: Core, registrar: Registrar) -> None:
         self._store = core.store
@@ -45,7 +46,8 @@ class TablesProcessor:
         does=actions.SHOWN,
     )
     def delay_offsets(self, call: Call[None]) -> None:
-        """How far each delay level has been delivered (DelayOffsetSerializeWrapper)."""
+        """Show, for each delay level, up to which offset it has been delivered
+        (DelayOffsetSerializeWrapper)."""
         rows = sorted(self._store.state[DELAYS].rows.items())
         table = {str(level): row.next for level, row in rows}
         call.respond(body=dumps({"dataVersion": self._registrar.data_version(), "offsetTable": table}))
@@ -58,7 +60,7 @@ class TablesProcessor:
         does=actions.LISTED,
     )
     def request_modes(self, call: Call[None]) -> None:
-        """How the consumers of each topic and group ask for messages."""
+        """Show, for each topic and group, how the consumers ask for messages (by pull or by pop)."""
 
         async def answer() -> None:
             table: dict[str, dict[str, object]] = {}
@@ -83,7 +85,7 @@ class TablesProcessor:
         does=actions.SHOWN,
     )
     def producers(self, call: LeaderCall[None]) -> None:
-        """Connected producers by group (ProducerTableInfo)."""
+        """List the connected producers by group (ProducerTableInfo)."""
 
         async def answer() -> None:
             table: dict[str, list[object]] = {}
@@ -119,9 +121,10 @@ class TablesProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("compareGroup",)),
     )
     def correction(self, call: LeaderCall[CorrectionOffsetHeader]) -> None:
-        """The lowest offset of each queue of a topic over all groups except those named in the request. It is
-        the largest number for queues where the compared group is behind that offset. (RocketMQ also deletes
-        the offsets of the named groups; this broker does not.)"""
+        """Return, for each queue of a topic, the lowest offset of any consumer group, except the groups that
+        the request excludes. If the group `compareGroup` is behind that lowest offset in a queue, the value
+        for the queue is Long.MAX_VALUE. (RocketMQ also deletes the offsets of the excluded groups; this
+        broker does not.)"""
         header = call.header
         left_out = dict.fromkeys((header.filterGroups or "").split(",")[:MAX_FILTERED])
 

@@ -1,6 +1,6 @@
 """Audits of a running broker.
 
-* `audit_processor`   the codes of an audit
-* `audit_jobs`        scans in a thread, at a pace
-* `shipping`          scans that a broker makes by itself and ships to an object store
+* `audit_processor`: the requests of an audit
+* `audit_jobs`: scans in a thread, at a limited rate
+* `shipping`: scans that a broker makes without being asked, and writes to an object store
 """

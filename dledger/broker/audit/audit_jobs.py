@@ -1,7 +1,8 @@
-"""Scans of this broker's store for auditors: one after another, in a lane of their own, at a limited rate.
+"""Jobs that scan this broker's store for auditors.
 
-Each scan is a job. Its rows are kept as encoded pages until their room is needed, so that they can be fetched
-page by page, and so that a second auditor can use what was read for the first.
+The jobs run one after another, in a worker lane that nothing else uses, at a limited rate. The rows that a
+job finds are kept as encoded pages until the limits below require their memory. So an auditor can fetch the
+rows page by page, and a second auditor can use the rows that were read for the first.
 """
 
 from __future__ import annotations
@@ -22,29 +23,30 @@ if TYPE_CHECKING:
     from dledger.audit.row_codec import AnyRow
 
 HOLD_S = 5.0
-"""Seconds after which a request for rows that are not ready is answered; the auditor then asks again."""
+"""Seconds after which a request for rows is answered even if the rows are not ready. The auditor then asks
+again."""
 WANTED_S = 30.0
-"""A job that no auditor asked about for this many seconds is not started."""
+"""Seconds after which a waiting job is not started if no auditor has asked about it meanwhile."""
 MAX_WAITING = 64
-"""Jobs that wait for their turn; one more is refused with SYSTEM_BUSY."""
+"""Largest number of jobs that wait for their turn; one more is refused with SYSTEM_BUSY."""
 MAX_JOB_BYTES = 32 * 1024 * 1024
-"""Bytes of rows of one job; a job with more fails."""
+"""Limit, in bytes, of the rows of one job; a job that finds more fails."""
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Bytes of rows of all finished jobs; beyond this the oldest jobs are dropped."""
+"""Limit, in bytes, of the rows of all finished jobs; beyond it the oldest jobs are dropped."""
 MAX_KEPT_JOBS = 4096
-"""Finished jobs that are kept; beyond this the oldest are dropped."""
+"""Largest number of finished jobs that are kept; beyond it the oldest are dropped."""
 
 Work = Callable[[Files], "Iterable[AnyRow]"]
-"""What a job does, in a thread."""
+"""The work of a job: a function that runs in a thread, reads files and yields rows."""
 
 
 class TooManyRows(Exception):
-    """A scan has more rows than are kept for one job."""
+    """Raised if a scan finds more rows than may be kept for one job (MAX_JOB_BYTES)."""
 
 
 class Job:
-    """A scan that was requested. When it is `done`, the rows are in `pages`, or `error` and `code` say why it
-    failed."""
+    """A scan that an auditor requested. When `done` is true, either the rows are in `pages`, or `error` and
+    `code` say why the scan failed."""
 
     __slots__ = ("asked_at", "began_at", "code", "done", "error", "id", "key", "pages", "waiting", "work")
 
@@ -62,12 +64,12 @@ class Job:
 
     @property
     def size(self) -> int:
-        """Bytes of the pages."""
+        """Size of all pages in bytes."""
         return sum(map(len, self.pages))
 
 
 class AuditJobs:
-    """All jobs of one broker. A job makes progress only while `run` is running."""
+    """All jobs of one broker. Jobs make progress only while the task `run` is running."""
 
     def __init__(self, env: Env, bytes_per_s: int) -> None:
         self.pace: Pace = Pace(bytes_per_s)
@@ -79,12 +81,14 @@ class AuditJobs:
         self._wake = asyncio.Event()
 
     def now_ms(self) -> int:
-        """Wall clock of this machine in ms, the clock that also sets the times of its files."""
+        """Wall clock of this machine in ms. It is the clock from which the file system takes the times of
+        files."""
         return self._env.wall.now_ms()
 
     def start(self, key: Hashable, work: Work, max_age_s: float = 0.0) -> Job:
-        """Start a job for `work`, or return one with the same key that began at most `max_age_s` seconds ago.
-        RemotingError SYSTEM_BUSY if MAX_WAITING jobs wait already."""
+        """Start a job for `work`. If a job with the same key began less than `max_age_s` seconds ago and did
+        not fail, return that job instead. Raises RemotingError SYSTEM_BUSY if MAX_WAITING jobs wait
+        already."""
         now = asyncio.get_running_loop().time()
         for job in self._jobs.values():
             if job.key == key and now - job.began_at < max_age_s and not job.error:
@@ -100,7 +104,8 @@ class AuditJobs:
         return job
 
     def find(self, job_id: str) -> Job:
-        """The job with this id. RemotingError QUERY_NOT_FOUND if it is unknown or was dropped."""
+        """Return the job with this id. Raises RemotingError QUERY_NOT_FOUND if the id is unknown or its job
+        was dropped."""
         job = self._jobs.get(job_id)
         if job is None:
             raise RemotingError(
@@ -111,7 +116,7 @@ class AuditJobs:
         return job
 
     def wait(self, job: Job, answer: Callable[[], None]) -> None:
-        """Call `answer` when the job is done, or after HOLD_S."""
+        """Call `answer` when the job is done, at the latest after HOLD_S."""
         loop = asyncio.get_running_loop()
         job.asked_at = loop.time()
         if job.done:
@@ -124,7 +129,7 @@ class AuditJobs:
         answer()
 
     async def run(self) -> None:
-        """Do the jobs, until cancelled."""
+        """Run the jobs one after another, until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:

@@ -1,7 +1,9 @@
-"""Audit of this broker's replica over the network: 28001 to 28008 (`remoting.audit_headers`).
+"""Requests 28001 to 28008, by which an auditor checks this broker's replica over the network
+(`remoting.audit_headers`).
 
-Any node answers, whatever its role: the auditor compares the answers. An answer says what is on the disk, up
-to the checkpoint at the time when the replica described itself. The code is the same that audits a directory.
+Any node answers, leader or follower, because the auditor compares the answers of all nodes. An answer shows
+what is on the disk, up to the commit index that was durable when the replica described itself (28001). The
+scans use the same code as an audit of a directory.
 """
 
 from __future__ import annotations
@@ -42,23 +44,27 @@ DISK = (
     "entries above that are marked as uncommitted"
 )
 MAX_DESCRIPTIONS = 16
-"""Descriptions of the replica that are kept; beyond this the least recently used one is dropped."""
+"""Largest number of kept descriptions of the replica; beyond it the least recently used one is dropped."""
 MAX_DRILLED_ENTRIES = 1 << 20
-"""Entries of one drill request; one that asks for more is refused."""
+"""Largest number of log entries that one drill request (a request for single entries with their CRCs) may ask
+for; a request for more is refused."""
 MAX_RANGES = 256 * 1024
-"""Bytes of the index ranges in a request; more are refused."""
+"""Limit, in bytes, of the list of index ranges in a request; a longer list is refused."""
 MAX_QUEUE_ROWS = 1024 * 1024
-"""Bytes of a request that lists the queues of a segment (about 25,000 queues); more are refused."""
+"""Limit, in bytes, of a request that lists the queues of a segment (about 25,000 queues); a longer one is
+refused."""
 MAX_UNITS = 1 << 18
-"""Units of the index files that one request can ask for (8 MiB); more are refused."""
+"""Largest number of units of the log's index files that one request can ask for (8 MiB); a request for more
+is refused."""
 _ROW_UNITS = 1 << 14
 
 Read = Callable[["SegmentTask", list[tuple[int, int]], Files], Iterator["AnyRow"]]
-"""A function that reads index ranges of a segment."""
+"""A function that reads ranges of log indexes from a segment and yields rows."""
 
 
 class Described:
-    """The replica as it described itself to one auditor. A worker thread fills it before its job is done."""
+    """What the replica said about itself to one auditor: its files, and one scan task for each segment. A
+    worker thread fills this object before the job that describes the replica is done."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -67,7 +73,7 @@ class Described:
 
 
 class AuditProcessor:
-    """Handlers of the audit codes."""
+    """Handlers of the requests that an auditor sends."""
 
     def __init__(self, core: Core, audit_jobs: AuditJobs, members: Members) -> None:
         self._settings = core.settings
@@ -77,8 +83,8 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def describe(self, call: Call[AuditDescribeHeader]) -> None:
-        """Describe the replica. An earlier description is never used again, because all later requests of the
-        audit read only what the description names."""
+        """Describe the replica. The description is always made anew, because all later requests of the audit
+        read only the files that it names."""
         version = call.header.version
         described = Described(version)
         root, node, members = self._settings.now.store_root, self._settings.now.self_id, dict(self._members())
@@ -90,7 +96,7 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_SEGMENT, AuditSegmentHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def segment(self, call: Call[AuditSegmentHeader]) -> None:
-        """Scan a segment."""
+        """Scan one segment and return the rows."""
         header = call.header
         if header.blockEntries < 1:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, "blockEntries must be at least 1")
@@ -101,7 +107,7 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_SIDE, AuditSideHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def side(self, call: Call[AuditSideHeader]) -> None:
-        """Check the files that belong to no segment."""
+        """Check the files of the replica that belong to no segment."""
         self._answer(call, self._jobs.start(None, partial(_side, self._replica(call.header.description))))
 
     @handles(
@@ -113,7 +119,7 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def drill(self, call: Call[AuditDrillHeader]) -> None:
-        """Entries of index ranges, each with its CRCs, as rows."""
+        """Return the entries in some ranges of log indexes as rows, each entry with its CRCs."""
         self._read(call, _drill)
 
     @handles(
@@ -125,7 +131,7 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def entries(self, call: Call[AuditDrillHeader]) -> None:
-        """Entries of index ranges, as columns."""
+        """Return the entries in some ranges of log indexes as columns."""
         self._read(call, _entries)
 
     def _read(self, call: Call[AuditDrillHeader], read: Read) -> None:
@@ -135,7 +141,7 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_PAGE, AuditPageHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def page(self, call: Call[AuditPageHeader]) -> None:
-        """The next page of an answer."""
+        """Return one page of the answer that a job has prepared."""
         self._answer(call, self._jobs.find(call.header.job), call.header.page)
 
     @handles(
@@ -147,14 +153,14 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def stamp(self, call: Call[AuditStampHeader]) -> None:
-        """The stamp of a segment, from which an auditor sees whether the segment changed."""
+        """Return the stamp of a segment. By comparing stamps, an auditor sees whether the segment changed."""
         task = self._task(call.header.description, call.header.start)
         work = partial(_stamp, task, call.request.body, self._jobs.now_ms())
         self._answer(call, self._jobs.start(None, work))
 
     @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def units(self, call: Call[AuditUnitsHeader]) -> None:
-        """Units of the index files."""
+        """Return units of the log's index files."""
         header = call.header
         if header.first < 0 or not 1 <= header.count <= MAX_UNITS:
             text = (
@@ -193,7 +199,7 @@ class AuditProcessor:
 
 
 def respond(call: Call[Any], job: Job, page: int) -> None:
-    """Answer with a page of the job, or say that it is not done."""
+    """Answer the request with one page of the job, or say that the job is not done."""
     if job.error:
         call.respond(job.code, remark=job.error)
         return
@@ -207,7 +213,8 @@ def respond(call: Call[Any], job: Job, page: int) -> None:
 
 
 def parse_ranges(body: bytes) -> list[tuple[int, int]]:
-    """Index ranges of a drill request. RemotingError if they are malformed, overlap or ask for too much."""
+    """Return the ranges of log indexes in a request. Raises RemotingError if they are malformed, overlap, or
+    contain more than MAX_DRILLED_ENTRIES entries."""
     try:
         ranges = msgspec.json.decode(body, type=list[tuple[int, int]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -223,8 +230,8 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
 
 
 def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
-    """Messages of a segment by queue. RemotingError if they are malformed, or more than fit into the
-    segment."""
+    """Parse the list of a segment's messages by queue. Raises RemotingError if it is malformed, or lists more
+    messages than the segment has room for."""
     from dledger.audit.findings import QueueRow
 
     try:
@@ -242,9 +249,9 @@ def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
 
 
 def settled(task: SegmentTask) -> SegmentTask:
-    """A task that stays the same once the segment is full, committed and indexed.
+    """Return the task in a form that no longer changes once the segment is full, committed and indexed.
 
-    The rows of such a segment stay the same as well, so auditors that come at different times share one job.
+    The rows of such a segment do not change either, so auditors that ask at different times share one job.
     """
     if task.next_first is None or task.committed < task.next_first - 1 or task.index_end < task.next_first:
         return task
@@ -258,8 +265,8 @@ def settled(task: SegmentTask) -> SegmentTask:
 def describe(
     files: Files, root: str, node: str, members: Mapping[str, str], described: Described
 ) -> Iterator[AnyRow]:
-    """Rows of the description: the replica, its segments and its members. StoreError if there is no such
-    replica, or if the auditor has another digest version."""
+    """Yield the rows that describe the replica, its segments and its members. Raises StoreError if the store
+    has no replica of this node, or if the auditor uses another digest version."""
     from dledger.audit.digests import DIGEST_VERSION
     from dledger.audit.row_codec import MemberRow, as_task_row
     from dledger.audit.store_directory import StoreError, open_store, segment_tasks
@@ -298,8 +305,8 @@ def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> It
 
 
 def _stamp(task: SegmentTask, body: bytes, now_ms: int, files: Files) -> Iterator[AnyRow]:
-    """Rows with the stamp. `body` lists the messages of the segment by queue (may be empty); it is parsed
-    here in the worker, because the list can be long."""
+    """Yield the row with the stamp. `body` lists the messages of the segment by queue and may be empty. It is
+    parsed in the worker, because the list can be long."""
     from dledger.audit.segment_stamp import stamp
 
     queues = parse_queues(body, task) if body else None
@@ -309,7 +316,8 @@ def _stamp(task: SegmentTask, body: bytes, now_ms: int, files: Files) -> Iterato
 
 
 def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
-    """Rows that were read; if reading fails, the rows before the failure and a finding that reports it."""
+    """Yield the entries as rows. If reading fails, yield a finding that reports the failure after the rows
+    that were read before it."""
     from dledger.audit.findings import finding
     from dledger.audit.row_codec import as_entries_rows
     from dledger.audit.scan import read_entries
@@ -322,7 +330,8 @@ def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> 
 
 
 def _units(replica: Replica, first: int, count: int, files: Files) -> Iterator[AnyRow]:
-    """Index units that were read, with a finding if reading fails (as in `_entries`)."""
+    """Yield index units as rows. If reading fails, yield a finding that reports it after the rows that were
+    read before."""
     from dledger.audit.findings import finding
     from dledger.audit.row_codec import UnitsRow
     from dledger.audit.unit_files import UnitFiles

@@ -14,7 +14,8 @@ from dledger.broker.figures import Figure
 
 
 class AuditFeature(Feature):
-    """Scans for auditors, and digests that are shipped to another place."""
+    """Audits of a running broker: scans that auditors request, and scans whose rows are shipped to a
+    directory or an object store."""
 
     def __init__(self, core: Core, members: Members) -> None:
         config = core.settings.now

@@ -1,12 +1,12 @@
-"""Digests for audits elsewhere: this broker scans its own store now and then and writes the rows as Parquet.
+"""Shipping of digests: this broker scans its own store at intervals and writes the rows as Parquet files.
 
-They go to `digestShipPath`, a directory or URL that auditors can reach as well (`audit.parquet` has its
-layout). The rows have about one ten-thousandth of the size of the log. A segment that has not changed and has
-no faults is scanned again only after `digestRescanHours`, because disks decay. A segment that is still
-written to is scanned as a whole every time. Scans take turns with those for auditors, at the same bounded
-rate.
+The files go to `digestShipPath`, a directory or URL that auditors can also read (`audit.parquet` has its
+layout). The size of the rows is about one ten-thousandth of that of the log. A segment that has not changed
+and has no faults is scanned again only after `digestRescanHours`, because bytes on a disk can change without
+being written. A segment that is still written to is scanned completely in every round. These scans take turns
+with the scans for auditors, at the same limited rate.
 
-A failure here never stops the broker: it is logged, counted on /metrics and retried in the next round.
+A failure of shipping never stops the broker. It is logged, counted on /metrics and retried in the next round.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 _NUMBERED = re.compile(r"[\w-]*\d[\w-]*")
-"""Words with digits (a segment, a request, an address): they differ each time although the cause of a failure
-is the same."""
+"""Matches words with digits, for example a segment or an address. They are replaced before two errors are
+compared, because they differ although the cause is the same."""
 
 
 @dataclass
 class ShipStats:
-    """Counters since the start. `shipped_ms`: wall clock of the last complete round, 0 before the first."""
+    """Counters since the start. `shipped_ms` is the wall clock in ms of the last complete round, 0 before the
+    first."""
 
     rounds: int = 0
     segments: int = 0
@@ -47,8 +48,8 @@ class ShipStats:
 
 @dataclass(frozen=True)
 class ShipSettings:
-    """Settings of shipping. An empty `path` turns it off. With `rescan_hours` 0 finished segments are never
-    scanned again."""
+    """Settings of shipping. An empty `path` turns shipping off. If `rescan_hours` is 0, a finished segment is
+    never scanned again."""
 
     path: str
     group: str
@@ -57,8 +58,8 @@ class ShipSettings:
 
 
 def check_installed(path: str) -> None:
-    """Check that the packages for shipping are installed. ConfigError says what to install. Their modules are
-    loaded here, before the event loop runs."""
+    """Check that the packages for shipping are installed. Raises ConfigError, which says what to install. The
+    modules of these packages are loaded now, before the event loop runs."""
     try:
         import_module("dledger.audit.shipped_scans")
     except ImportError as error:
@@ -72,8 +73,8 @@ def check_installed(path: str) -> None:
 
 
 class Shipper:
-    """Scans the store and writes the rows, in rounds. `pace` limits reading the store; rows read after it was
-    stopped are not written."""
+    """Scans the store and writes the rows, in rounds. `pace` limits the rate at which the store is read.
+    After `pace` was stopped, rows are no longer written."""
 
     def __init__(self, env: Env, settings: ShipSettings, store_root: str, node: str, pace: Pace) -> None:
         self.stats: ShipStats = ShipStats()
@@ -85,10 +86,10 @@ class Shipper:
         self._store = PacedFiles(env.files, pace)
         self._log = env.log.child("ship")
         self._causes: set[str] = set()
-        """Causes of failures since the last complete round: each is logged once."""
+        """Causes of failures since the last complete round. Each cause is logged only once."""
 
     async def run(self) -> None:
-        """A round every `interval_ms`, until cancelled. Returns at once when there is no path."""
+        """Do one round every `interval_ms`, until cancelled. Returns at once if no path is set."""
         while self._settings.path:
             await asyncio.sleep(self._settings.interval_ms / 1000)
             try:
@@ -108,8 +109,8 @@ class Shipper:
             self._log.warning("digests not shipped", path=self._settings.path, error=repr(error))
 
     async def ship(self) -> int:
-        """Do one round and return how many segments were scanned. Raises any error of the store or of the
-        path."""
+        """Do one round and return how many segments were scanned. Raises every error that occurs in the store
+        or at the destination."""
         run = self._env.workers.run
         there, replica, tasks = await run(Lane.SCAN, self._look)
         scanned = 0
@@ -124,7 +125,7 @@ class Shipper:
     # --- in a thread; none of this is part of the store, so a job may make several things durable -----------
 
     def _look(self) -> tuple[Files, Replica, list[SegmentTask]]:
-        """The files interface to the destination, this replica, and the segments to scan."""
+        """Return the files interface of the destination, this replica, and the segments to scan."""
         from dledger.audit.store_directory import StoreError, open_store, segment_tasks
 
         path = self._settings.path
@@ -186,8 +187,9 @@ class Shipper:
 
 
 def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int) -> bool:
-    """Whether a new scan would have the same result: the segment is finished, or it is idle and has no
-    faults."""
+    """Return whether a new scan would have the same result as the known one. This is so if the segment is
+    finished, or if it has not changed and has no faults. Returns False if the known scan is older than
+    `oldest_ms`."""
     from dledger.audit.findings import Finding, SegmentRow
     from dledger.audit.shipped_scans import reusable, segment_bound
 

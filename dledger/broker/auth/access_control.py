@@ -1,16 +1,18 @@
 """Access control 1.0 (`aclEnable`): checks that a request is signed by an account, and that the account may
 make it.
 
-The order is that of PlainPermissionManager.validate. A client in the global white list may do everything.
-Otherwise the account must be known. From an address in the white list of its account a request needs no
-signature; otherwise the signature must be right. Then the permissions of the account are checked.
+The checks have the order of PlainPermissionManager.validate:
 
-A forwarded request is checked by the follower and by the leader. Its signature is the client's, so it does
-not cover the fields that the follower added. The client address in a forwarded request is believed only from
-members (`Origins`).
+1. A client whose address is in the global white list may do everything.
+2. The request must name a known account.
+3. The signature must be right. This is not checked if the client's address is in the white list of the
+account.
+4. The account must have the permissions that the request needs.
 
-A worker reads the files again within 2 s of a change. If a changed file cannot be used, the accounts stay as
-they are.
+A forwarded request is checked by the follower and by the leader. Its signature is that of the client, so it
+does not cover the fields that the follower added. The client address in a forwarded request is believed only
+if a member of the group forwarded it (`Origins`). A worker reads the files again within 2 s of a change. If a
+changed file cannot be used, the accounts stay as they are.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 WATCH_INTERVAL_S = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks whether the files have changed."""
 MAX_FILES = 100
-"""Most files with accounts; more are an error."""
+"""Largest number of files with accounts; more are an error."""
 MAX_TEXT = 200
-"""A key or a resource in the text of a refusal is cut to this many characters."""
+"""Limit, in characters, of a key or a resource in the text of a refusal; a longer one is cut."""
 _SEGMENTS = "acl-address"
 _BEAT = "acl-heartbeat"
 _Files = tuple[tuple[str, bytes], ...]
@@ -54,33 +56,35 @@ class Access(Protocol):
     """Decides which requests may be made."""
 
     denied: int
-    """Requests refused since start."""
+    """Number of requests refused since the start."""
 
     def check(self, connection: Connection, request: Request) -> None:
-        """RemotingError 16 unless the request may be made."""
+        """Raises RemotingError 16 (NO_PERMISSION) if the request may not be made."""
 
     def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
-        """RemotingError 16 unless the client of this request has the permission. It is for permissions that
-        become known only when a message is read, after `check` let the request in."""
+        """Raises RemotingError 16 (NO_PERMISSION) if the client of this request does not have the permission
+        `needed`. For permissions that become known only when a message is read, after `check` has accepted
+        the request."""
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
-        """The key of an account that may send to this topic by SEND_MESSAGE_V2 over this connection (never
-        for a retry topic). None means that `check` has to decide, not that the request is refused."""
+        """Return the signing key of an account that may send to this topic over this connection with the
+        request SEND_MESSAGE_V2. The topic is never a retry topic. None does not mean that the request is
+        refused, but that `check` has to decide."""
 
 
 class AccessDenied(RemotingError):
-    """The request may not be made. Code 16, as RocketMQ 5 answers. RocketMQ 4.9 answers 1, which does not say
-    whether the request was executed."""
+    """The request may not be made. It is answered with code 16, as by RocketMQ 5. (RocketMQ 4.9 answers with
+    code 1, from which a client cannot see whether the request was executed.)"""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, f"AclException: {reason}")
 
 
 class AccessControl:
-    """The current accounts, and the check of each request."""
+    """Access control 1.0: holds the current accounts and checks each request."""
 
     def __init__(self, env: Env, path: str, origins: Origins, permissions: Permissions) -> None:
-        """`path`: `plain_acl.yml`; files in a directory `acl` beside it are read as well."""
+        """`path` is the path of `plain_acl.yml`. Files in a directory `acl` beside it are read as well."""
         self._permissions = permissions
         self._env = env
         self._path = path
@@ -88,14 +92,14 @@ class AccessControl:
         self._read: _Files = ()
         self._accounts = NOBODY
         self.denied: int = 0
-        """Requests refused since start."""
+        """Number of requests refused since the start."""
 
     def load(self) -> None:
-        """Read the files at the start. ConfigError if there is no file, or if one cannot be used."""
+        """Read the files at the start. Raises ConfigError if there is no file, or if one cannot be used."""
         self._read, self._accounts = read_accounts(self._env.files, self._path, "aclEnable")
 
     async def run(self) -> None:
-        """Read the files again after changes, until cancelled."""
+        """Read the files again whenever they have changed, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
@@ -120,7 +124,7 @@ class AccessControl:
         return parse_accounts(read)
 
     def check(self, connection: Connection, request: Request) -> None:
-        """AccessDenied unless the request may be made."""
+        """Raises AccessDenied if the request may not be made."""
         try:
             self._check(connection, request)
         except AccessDenied:
@@ -181,7 +185,8 @@ class AccessControl:
         return None
 
     def _address(self, connection: Connection, request: Request) -> Segments:
-        """Address of the client; for a forwarded request the address that the member gives."""
+        """Return the address of the client. For a forwarded request it is the address that the forwarding
+        member reports."""
         forwarded = self._origins.forwarded_for(connection, request)
         if forwarded is not None:
             return segments_of(forwarded.rpartition(":")[0])
@@ -189,7 +194,8 @@ class AccessControl:
 
 
 def _address_of(connection: Connection) -> Segments:
-    """Address of the client at the other end of a connection, computed once."""
+    """Return the address of the client at the other end of a connection. It is computed once for each
+    connection."""
     known = connection.attributes.get(_SEGMENTS)
     if not isinstance(known, tuple):
         known = connection.attributes[_SEGMENTS] = segments_of(connection.peer.rpartition(":")[0])
@@ -235,8 +241,8 @@ def _name(resource: str) -> str:
 
 
 def read_accounts(files: Files, path: str, setting: str) -> tuple[_Files, Accounts]:
-    """The files with accounts, and the accounts in them. ConfigError, which names `setting`, if there is no
-    file, or if one cannot be used."""
+    """Return the files with accounts, and the accounts in them. Raises ConfigError, which names `setting`, if
+    there is no file, or if one cannot be used."""
     try:
         read = _read(files, path)
         if not read:
@@ -247,7 +253,8 @@ def read_accounts(files: Files, path: str, setting: str) -> tuple[_Files, Accoun
 
 
 def _read(files: Files, path: str) -> _Files:
-    """The existing files in order of their names, with their contents."""
+    """Return the paths and contents of the files that exist. `plain_acl.yml` comes first, the files of the
+    directory `acl` follow in the order of their names."""
     folder = join(dirname(path), "acl")
     paths = [path] if files.exists(path) else []
     if files.exists(folder):

@@ -1,10 +1,11 @@
 """Rules of ACL 2.0: which actions a request performs on which resource (DefaultAuthorizationContextBuilder,
 the annotations RocketMQAction and RocketMQResource).
 
-Each request that does more than to send or to consume names its actions where it is declared: `@handles(...,
-does=actions.SHOWN)`. Without that, the actions follow from its rule in ACL 1.0 (`required`). A request that
-needs an administrator there and names no actions needs a super user. Where RocketMQ requires nothing, as for
-a change of the broker's settings, the request is an action on the cluster.
+Requests that only send or consume need no rule of their own: their actions follow from their rule in ACL 1.0
+(`required`). Every other request names its actions where it is declared: `@handles(..., does=actions.SHOWN)`.
+If such a request names none and its rule in ACL 1.0 requires an administrator, it needs a super user in ACL
+2.0. Where RocketMQ requires nothing, for example for a change of the broker's settings, the request counts as
+an action on the cluster.
 """
 
 from __future__ import annotations
@@ -28,44 +29,44 @@ from dledger.remoting.pop_bodies import decode_request_mode
 
 TOPIC, GROUP, CLUSTER = "Topic:", "Group:", "Cluster:"
 Done = tuple[str, int]
-"""A resource and a set of actions, of which one must be allowed. A topic without a name stands for any
-topic."""
+"""A resource, and a set of actions as bits. At least one of these actions must be allowed on the resource. A
+topic with an empty name stands for any topic."""
 
 
 @dataclass(frozen=True)
 class Does:
-    """The actions of one request code. Missing header fields are skipped here: the request is refused for
-    them anyway."""
+    """The actions that one request code performs. A header field that is missing is skipped, because the
+    request is refused for it elsewhere."""
 
     actions: int = 0
     topics: tuple[str, ...] = ()
-    """Header fields that contain topics."""
+    """Names of the header fields that contain topics."""
     groups: tuple[str, ...] = ()
-    """Header fields that contain groups."""
+    """Names of the header fields that contain groups."""
     cluster: bool = False
-    """Whether the action is on the cluster."""
+    """Whether the request is also an action on the cluster."""
     body: Callable[[Request], Iterable[str]] | None = None
-    """Finds further resources in the body."""
+    """Finds further resources in the body of the request."""
 
 
 def done_by(
     rule: Rule, does: Does | None, request: Request, fields: Mapping[str, str], cluster: str
 ) -> Iterator[Done] | None:
-    """The actions of a request; all of them must be allowed. None: only a super user may make it. BadBody if
-    the body must name a resource and does not."""
+    """Return the actions of a request, all of which must be allowed, or None if only a super user may make
+    the request. Raises BadBody if the body must name a resource and does not."""
     if does is not None:
         return _listed(does, request, fields, cluster)
     return None if rule.admin else map(done_with, rule.needed(request, fields))
 
 
 def done_with(needed: Needed) -> Done:
-    """The action that corresponds to a permission of ACL 1.0."""
+    """Return the action that corresponds to a permission of ACL 1.0."""
     resource, perm = needed
     return resource_named(resource), _OF_PERM[perm]
 
 
 def resource_named(topic: str) -> str:
-    """The resource of a topic; a retry topic belongs to its group."""
+    """Return the resource that stands for a topic. For a retry topic it is the consumer group."""
     if topic.startswith(RETRY_PREFIX):
         return GROUP + topic[len(RETRY_PREFIX) :]
     return TOPIC + topic
@@ -86,7 +87,7 @@ def _listed(does: Does, request: Request, fields: Mapping[str, str], cluster: st
 
 
 def of_locks(request: Request) -> Iterator[str]:
-    """The group that locks queues, and their topics."""
+    """Yield the group that locks queues, and the topics of these queues."""
     body = decode_body(request.body, LockRequest, "lock request")
     yield GROUP + body.consumerGroup
     for topic in dict.fromkeys(queue.topic for queue in body.mqSet):
@@ -95,48 +96,49 @@ def of_locks(request: Request) -> Iterator[str]:
 
 
 def of_topics(request: Request) -> Iterator[str]:
-    """The topics in the body."""
+    """Yield the topics in the body of the request."""
     for one in decode_body(request.body, TopicConfigList, "list of topics").topicConfigList:
         yield resource_named(one.topicName)
 
 
 def of_group(request: Request) -> Iterator[str]:
-    """The consumer group in the body."""
+    """Yield the consumer group in the body of the request."""
     yield GROUP + decode_body(request.body, SubscriptionGroupConfig, "subscription group").groupName
 
 
 def of_groups(request: Request) -> Iterator[str]:
-    """The consumer groups in the body."""
+    """Yield the consumer groups in the body of the request."""
     for one in decode_body(request.body, GroupConfigList, "list of groups").groupConfigList:
         yield GROUP + one.groupName
 
 
 def of_mode(request: Request) -> Iterator[str]:
-    """The group whose request mode changes."""
+    """Yield the group whose request mode (pull or pop) changes."""
     yield GROUP + decode_request_mode(request.body).consumerGroup
 
 
 def any_topic(request: Request) -> Iterator[str]:
-    """Any topic: the position of a message does not reveal its topic, and the client's word is not proof."""
+    """Yield the resource "any topic". The request names a message by its position, which does not reveal the
+    topic, and the topic that the client names is not proof."""
     yield TOPIC
 
 
 _OF_PERM = {PUB: Action.PUB, SUB: Action.SUB}
 SEEN = Action.GET | Action.SUB
-"""Actions of which one is needed to see what consumers may see."""
+"""Actions that let a user see what consumers may see. One of them is enough."""
 NOTHING = Does()
-"""No action: any user may make the request."""
+"""No action, so any user may make the request."""
 CONSUMED = Does(SEEN, topics=("topic",), groups=("consumerGroup",))
-"""Shows something about a topic and a group that consumes it."""
+"""For a request that shows something about a topic and a group that consumes it."""
 SHOWN_TOPIC = Does(Action.GET, topics=("topic",))
-"""Shows something about a topic."""
+"""For a request that shows something about a topic."""
 OFFSET = Does(SEEN, topics=("topic",))
-"""Shows something about a topic that its consumers may see."""
+"""For a request that shows something about a topic that its consumers may see as well."""
 SHOWN = Does(Action.GET, cluster=True)
-"""Shows something about the cluster."""
+"""For a request that shows something about the cluster."""
 LISTED = Does(Action.GET | Action.LIST, cluster=True)
-"""Lists something about the cluster."""
+"""For a request that lists something about the cluster."""
 CHANGED = Does(Action.UPDATE, cluster=True)
-"""Changes the cluster."""
+"""For a request that changes something about the cluster."""
 LOCKED = Does(Action.SUB, body=of_locks)
-"""Locks queues."""
+"""For a request that locks queues."""

@@ -1,13 +1,12 @@
-"""Rules for addresses of clients, as `plain_acl.yml` has them (RemoteAddressStrategyFactory).
+"""Rules for addresses of clients, in the form of `plain_acl.yml` (RemoteAddressStrategyFactory).
 
-    *   *.*.*.*                    every address
-    192.168.0.10                   one
-    192.168.0.10,192.168.0.11      several
-    192.168.0.{10,11}              the same
-    192.168.*.*   192.168.*        ranges; omitted segments after a range match any
-    192.168.100-110.10-20          in each segment (RocketMQ checks only the first one)
+* `*` and `*.*.*.*`: every address
+* `192.168.0.10`: one address
+* `192.168.0.10,192.168.0.11` and `192.168.0.{10,11}`: several addresses
+* `192.168.*.*` and `192.168.*`: a range; segments that are left out at its end match any number
+* `192.168.100-110.10-20`: a range in each segment (RocketMQ checks only the first of these ranges)
 
-IPv6 likewise, with groups of hexadecimal digits; ranges of it need all eight groups.
+Rules for IPv6 have the same forms, with groups of hexadecimal digits. An IPv6 range must name all eight groups.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _Ranges = tuple[tuple[int, int], ...]
 
 _ANY = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 MAX_ADDRESSES = 1000
-"""Most addresses in one rule; more are an error."""
+"""Largest number of addresses in one rule; more are an error."""
 
 
 def segments_of(host: str) -> Segments:
-    """The numbers of an IP address; empty if the text is not an address. An IPv4 address in IPv6 form counts
-    as IPv4."""
+    """Return the numbers of an IP address (4 bytes, or 8 groups for IPv6). They are empty if the text is not
+    an address. An IPv4 address in IPv6 form counts as IPv4."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -38,7 +37,7 @@ def segments_of(host: str) -> Segments:
 
 
 class AddressRule:
-    """One rule. ValueError if the text is not a rule."""
+    """One rule for addresses. Raises ValueError if the text is not a rule."""
 
     def __init__(self, text: str) -> None:
         self.text: str = text.strip()
@@ -53,7 +52,7 @@ class AddressRule:
         self._ranges = [_ranges(one.strip()) for one in texts]
 
     def matches(self, address: Segments) -> bool:
-        """Whether the rule includes this address of a client."""
+        """Return whether this address of a client satisfies the rule."""
         return self._any or any(
             len(ranges) == len(address)
             and all(low <= number <= high for number, (low, high) in zip(address, ranges, strict=True))

@@ -1,10 +1,12 @@
-"""Users and policies: 3001 to 3010 (AdminBrokerProcessor, AuthenticationMetadataManagerImpl,
-AuthorizationMetadataManagerImpl).
+"""Requests 3001 to 3010, which show and change users and policies (AdminBrokerProcessor,
+AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl).
 
-A change is answered when it is applied here. mqadmin sends each change to all brokers of a cluster, although
-here the first one changes the state of all. So a change that is made already is answered with success.
+A change is answered when the leader has applied it. mqadmin sends each change to all brokers of a cluster,
+although the first one that executes it changes the replicated state of the whole group. So a change that has
+already been made is answered with success.
 
-A user's password is shown only to super users, and to everybody if requests need no signature.
+A user's password is shown only to super users. Without authentication (`authenticationEnabled=false`) it is
+shown to everybody.
 """
 
 from __future__ import annotations
@@ -49,24 +51,24 @@ from dledger.runtime.cooperative import Pace
 APPLIED = "applied index of the leader"
 MAX_USERS = 10_000
 MAX_ENTRIES = 256
-"""Most entries in the policies of one user; more are refused."""
+"""Largest number of entries in the policies of one user; more are refused."""
 MAX_ACL_ENTRIES = 50_000
-"""Most entries in the policies of all users; more are refused."""
+"""Largest number of entries in the policies of all users together; more are refused."""
 MAX_USER_NAME = 255
-"""Characters of a user name; a longer one is refused."""
+"""Limit, in characters, of a user name; a longer one is refused."""
 MAX_USER_BODY = 4 * 1024
-"""Bytes of a body with a user; a longer one is refused."""
+"""Limit, in bytes, of a body with a user; a longer one is refused."""
 MAX_ACL_BODY = 32 * 1024
-"""Bytes of a body with policies; a longer one is refused."""
+"""Limit, in bytes, of a body with policies; a longer one is refused."""
 MAX_NETWORKS = 500
-"""Different source addresses in one request; more are refused."""
+"""Largest number of different source addresses in one request; more are refused."""
 MAX_ANSWER = 8 * 1024 * 1024
-"""Most bytes of a list in an answer; a longer one is refused."""
+"""Limit, in bytes, of a list in an answer. The request for a longer list is refused."""
 ROWS_A_TURN = 200
-"""Rows that are processed before the loop turns to other work."""
+"""Number of rows that are processed before the event loop turns to other work."""
 USER = "User:"
 VERSION = "version"
-"""Field of answers and requests: how often users and policies have changed."""
+"""Field of answers and requests. It contains how often users and policies have changed."""
 _TYPES = {"super": True, "normal": False}
 _STATUS = {"enable": True, "disable": False}
 _DECISIONS = {"allow": True, "deny": False}
@@ -174,7 +176,7 @@ class AuthProcessor:
         call.respond(ext=self._applied_version(), body=body)
 
     def _applied_version(self) -> dict[str, str]:
-        """The version of all users and policies, as a field of an answer."""
+        """Return the version of all users and policies as a field of an answer."""
         return {VERSION: str(self._version(self._store.state[USER_VERSIONS].rows))}
 
     def _version(self, rows: Mapping[str, UserVersion]) -> int:
@@ -234,7 +236,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def update_acl(self, call: LeaderCall[SubjectHeader]) -> None:
-        """Do what `create_acl` does, as RocketMQ's brokers do."""
+        """Does the same as `create_acl`, as in RocketMQ's brokers."""
         self._put_acl(call)
 
     def _put_acl(self, call: LeaderCall[SubjectHeader]) -> None:
@@ -267,8 +269,9 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def delete_acl(self, call: LeaderCall[DeleteAclHeader]) -> None:
-        """Delete the entry of a resource (in the policy Custom if no policy is named), or, without a
-        resource, all entries of the user. If there is no such entry, the answer is success."""
+        """Delete the entry for a resource from a user's policy (from the policy Custom if the request names
+        no policy). If the request names no resource, delete all entries of the user. If there is no such
+        entry, the answer is success."""
         user, writer = _subject(call.header.subject), call.writer
         if user not in writer.pending[USERS].rows:
             raise _refused("The subject is not exist.")
@@ -325,7 +328,8 @@ class AuthProcessor:
         self._background.start(call.connection, call.request, answer())
 
     def _is(self, writer: CommitLogWriter, table: Declared[K, R], key: K, row: R | None) -> bool:
-        """Whether a row is already so, in the applied state and with the pending changes."""
+        """Return whether the table contains this row already, both in the applied state and after the pending
+        changes. `row` None: whether there is no row."""
         return self._store.state[table].rows.get(key) == row == writer.pending[table].rows.get(key)
 
     def _change(
@@ -335,8 +339,8 @@ class AuthProcessor:
         what: str,
         **fields: object,
     ) -> None:
-        """Append a change. RemotingError 2 if it was made from an older version of the users: it may be late,
-        and would undo later changes."""
+        """Append a change. Raises RemotingError 2 SYSTEM_BUSY if the request was made from an older version
+        of the users and policies. Such a request may have been delayed and would undo later changes."""
         writer = call.writer
         if not writer.room:
             raise writer.refused
@@ -357,7 +361,8 @@ class AuthProcessor:
 
 
 def versioned(writer: CommitLogWriter) -> Sequence[Op]:
-    """The operation that counts a change of users; empty until all voters know the operation."""
+    """Return the operation that increases the version of users and policies. It is left out until all voters
+    know the operation."""
     if not writer.may_write(UserVersion.operation):
         return ()
     writer.note_version(UserVersion.operation)
@@ -391,7 +396,7 @@ def _keys_of(writer: CommitLogWriter, user: str) -> list[AclKey]:
 
 
 def _acl(user: str, rows: Iterable[AclEntry]) -> AclInfo:
-    """The policies of one user, in order of policies and resources."""
+    """Return the policies of one user, ordered by policy and resource."""
     policies: dict[str, list[PolicyEntryInfo]] = {}
     for row in rows:
         decision = "Allow" if row.allow else "Deny"
@@ -401,7 +406,7 @@ def _acl(user: str, rows: Iterable[AclEntry]) -> AclInfo:
 
 
 class _Sources(dict[str, str]):
-    """The source addresses of one request in their stored form; each is parsed once."""
+    """Maps each source address of one request to its stored form. Each address is parsed once."""
 
     def __missing__(self, text: str) -> str:
         if len(self) >= MAX_NETWORKS:
@@ -441,7 +446,8 @@ def _parsed(parse: Callable[[str], P], text: str) -> P:
 
 
 def _word(words: Mapping[str, P], text: str | None, what: str) -> P | None:
-    """The value of a word; None if the text is empty. RemotingError if the word is unknown."""
+    """Return the value that belongs to a word; None if the text is empty. Raises RemotingError if the word is
+    unknown."""
     if not (text or "").strip():
         return None
     found = words.get((text or "").strip().lower())
@@ -462,7 +468,7 @@ def _checked_name(name: str) -> str:
 
 
 def _subject(text: str) -> str:
-    """The name of the user that a subject names."""
+    """Return the user name in a subject such as `User:name`."""
     kind, _, name = text.partition(":")
     if kind.lower() != "user":
         raise _refused(
@@ -485,5 +491,6 @@ def _invalid(text: str) -> RemotingError:
 
 
 def _refused(text: str, code: ResponseCode = ResponseCode.NO_PERMISSION) -> RemotingError:
-    """An error with RocketMQ's code: 16 where RocketMQ's managers refuse."""
+    """Return an error with the code that RocketMQ uses; by default 16, with which RocketMQ's managers
+    refuse."""
     return RemotingError(code, text)

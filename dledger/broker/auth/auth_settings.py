@@ -1,4 +1,5 @@
-"""Settings of access control 2.0 as texts (AuthConfig): users in JSON, lists of request codes. Pure."""
+"""Parsers of those settings of access control 2.0 whose values are texts (AuthConfig): users in JSON, and
+lists of request codes. They are pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import msgspec
 from dledger.formats.state import User
 
 MAX_CODES = 1000
-"""Most request codes in one list; more are an error."""
+"""Largest number of request codes in one list; more are an error."""
 _AUTH = "org.apache.rocketmq.auth"
 AUTH_CLASSES = {
     name: tuple(f"{_AUTH}.{one}".lower() for one in classes)
@@ -26,32 +27,36 @@ AUTH_CLASSES = {
         ),
     }.items()
 }
-"""Settings that name classes of RocketMQ -> the classes that behave as this broker does, in lower case."""
+"""Maps a setting that names a class of RocketMQ to the class names, in lower case, that stand for what this
+broker does."""
 _INIT, _INNER = ("username", "password"), ("accessKey", "secretKey")
 
 
 def parse_init_user(text: str) -> User:
-    """`{"username":"admin","password":"..."}`: a super user. ValueError."""
+    """Parse `{"username":"admin","password":"..."}` as a super user. Raises ValueError if the text has
+    another form."""
     return _user(text, *_INIT)
 
 
 def format_init_user(user: User | None) -> str:
-    """Inverse of `parse_init_user`."""
+    """Return the text from which `parse_init_user` makes this user."""
     return _text(user, *_INIT)
 
 
 def parse_inner_user(text: str) -> User:
-    """`{"accessKey":"inner","secretKey":"..."}`: a super user. ValueError."""
+    """Parse `{"accessKey":"inner","secretKey":"..."}` as a super user. Raises ValueError if the text has
+    another form."""
     return _user(text, *_INNER)
 
 
 def format_inner_user(user: User | None) -> str:
-    """Inverse of `parse_inner_user`."""
+    """Return the text from which `parse_inner_user` makes this user."""
     return _text(user, *_INNER)
 
 
 def parse_codes(text: str) -> tuple[int, ...]:
-    """Request codes, with commas between them. ValueError."""
+    """Parse request codes that are separated by commas. Raises ValueError if one is not a number, or if there
+    are more than MAX_CODES."""
     codes: list[int] = []
     for part in filter(None, (one.strip() for one in text.split(","))):
         if not part.isascii() or not part.isdecimal() or len(part) > 9:
@@ -63,12 +68,12 @@ def parse_codes(text: str) -> tuple[int, ...]:
 
 
 def format_codes(codes: tuple[int, ...]) -> str:
-    """Inverse of `parse_codes`."""
+    """Return the text from which `parse_codes` makes these codes."""
     return ",".join(map(str, codes))
 
 
 def _user(text: str, name: str, secret: str) -> User:
-    """Parse a user. The value is a secret, so no error shows it."""
+    """Parse a user. The text contains a password, so no error message shows it."""
     expected = f'expected {{"{name}":"...","{secret}":"..."}}'
     try:
         found = msgspec.json.decode(text, type=dict[str, object])

@@ -21,15 +21,16 @@ from dledger.remoting.server import Connection
 BETWEEN_BROKERS = frozenset(
     {RequestCode.TELL_CONSUMERS, RequestCode.TELL_PULLS, RequestCode.CHECK_TRANSACTION_STATE}
 )
-"""Requests of other brokers of the group. They have no account; their processors ask for a member's proof."""
+"""Requests that other brokers of the group send. They are not checked as the requests of an account, because
+these brokers have none. Their processors require a proof that the sender is a member of the group."""
 
 
 class AuthFeature(Feature):
     """Decides which client may make which request."""
 
     def __init__(self, core: Core, origins: Origins, settings_file: str) -> None:
-        """`settings_file`: the file that the settings came from; the accounts are beside it. Empty if there
-        is no file."""
+        """`settings_file` is the file from which the settings were read, or empty if there is none. The file
+        with accounts is in the same directory."""
         config = core.settings.now
         file = config.acl_file or join(dirname(settings_file), "plain_acl.yml")
         self.permissions: Permissions = Permissions()
@@ -63,7 +64,7 @@ class AuthFeature(Feature):
         return {} if self.accounts is None else {"accounts": self.accounts.run}
 
     def authorize(self, connection: Connection, request: Request) -> None:
-        """Raise RemotingError 16 if the sender of the request lacks the permission."""
+        """Raises RemotingError 16 (NO_PERMISSION) if the sender of the request may not make it."""
         if self.access is not None and request.code not in BETWEEN_BROKERS:
             self.access.check(connection, request)
 

@@ -1,5 +1,5 @@
-"""Users that a leader creates if they do not exist: `initAuthenticationUser`,
-`innerClientAuthenticationCredentials`, and those of a file of accounts (`migrateAuthFromV1Enabled`,
+"""Users that a leader creates if they do not exist. They come from `initAuthenticationUser`, from
+`innerClientAuthenticationCredentials`, and from a file of accounts (`migrateAuthFromV1Enabled`,
 AuthMigrator)."""
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.log import Log
 
 RETRY_S = 1.0
-"""Seconds until a user that could not be written is tried again: a voter may be too old, or the disk full."""
+"""Seconds until the broker tries again to write a user that could not be written, because a voter was too old
+or the disk full."""
 Made = tuple[User, Sequence[AclEntry]]
 
 
 class InitUsers(LeaderService):
-    """Creates the users of the settings and of the file of accounts, once in each leadership."""
+    """Creates the users of the settings and of the file of accounts. It does so once whenever this broker
+    becomes leader."""
 
     def __init__(self, config: BrokerConfig, accounts: Accounts | None, log: Log) -> None:
-        """`accounts`: the accounts to be migrated to users."""
+        """`accounts` are the accounts of ACL 1.0 that become users; None if no accounts are migrated."""
         self._log = log
         self._required = config.authentication_enabled
         users = (config.init_user, config.inner_user)
@@ -74,7 +76,8 @@ class InitUsers(LeaderService):
         self._writer = None
 
     def _create(self, writer: CommitLogWriter, user: User, entries: Iterable[AclEntry]) -> str:
-        """Append a user. Returns why that is not possible; empty on success."""
+        """Append a user with its policies. Returns the reason if that is not possible, or an empty text on
+        success."""
         if not writer.room:
             return writer.refused.remark
         if writer.pending.at_most(USERS) >= MAX_USERS:
@@ -101,8 +104,8 @@ class InitUsers(LeaderService):
 
 
 def entries_of(account: Account) -> Iterable[AclEntry]:
-    """The policies that an account of ACL 1.0 becomes: its permissions in the policy "Custom", its defaults
-    in "Default"."""
+    """Yield the policy entries that replace an account of ACL 1.0. Its permissions go to the policy "Custom",
+    its default permissions to the policy "Default"."""
     for resource, perm in account.perms.items():
         is_group = resource.startswith(RETRY_PREFIX)
         name = f"Group:{resource.removeprefix(RETRY_PREFIX)}" if is_group else f"Topic:{resource}"

@@ -1,4 +1,4 @@
-"""What each request needs and does, as the requests were declared."""
+"""The access rules of all requests, collected from the declarations of the requests."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dledger.broker.auth.required import ADMIN, Rule
 
 
 class Permissions:
-    """The rules of all requests of a broker, by code."""
+    """The access rules of all requests of a broker, by request code."""
 
     def __init__(self) -> None:
         self._rules: dict[int, Rule] = {}
         self._does: dict[int, Does] = {}
         self.sends: dict[int, str] = {}
-        """Codes of sends that need nothing except the permission to send to one topic -> the header field
-        with that topic."""
+        """For requests that only need the permission to send to one topic: maps the request code to the
+        header field with that topic."""
 
     def declare(self, code: int, rule: Rule, does: Does | None) -> None:
-        """Note the rules of a request that the broker answers."""
+        """Note the access rules of a request that the broker answers."""
         self._rules[code] = rule
         if does is not None:
             self._does[code] = does
@@ -26,9 +26,11 @@ class Permissions:
             self.sends[code] = rule.topic
 
     def rule(self, code: int) -> Rule:
-        """The permission that a request needs (ACL 1.0); an administrator if no broker answers it."""
+        """Return the rule of a request in ACL 1.0. For a code that the broker does not answer, the rule
+        requires an administrator."""
         return self._rules.get(code, ADMIN)
 
     def does(self, code: int) -> Does | None:
-        """The actions that a request names (ACL 2.0); None if they follow from its rule."""
+        """Return the actions that a request names (ACL 2.0), or None if they follow from its rule in ACL
+        1.0."""
         return self._does.get(code)

@@ -1,4 +1,6 @@
-"""Accounts and white lists of RocketMQ's ACL 1.0: `plain_acl.yml` and further files of the same form.
+"""Accounts and white lists of RocketMQ's ACL 1.0, which are read from `plain_acl.yml` and further files of the same form.
+
+Such a file is for example:
 
     globalWhiteRemoteAddresses:
       - 10.10.103.*
@@ -12,7 +14,8 @@
         topicPerms: [topicA=DENY, topicB=PUB|SUB]
         groupPerms: [groupA=DENY]
 
-A misspelt or missing value is an error that names its place; RocketMQ takes it for DENY, or ignores it.
+A misspelt or missing value is an error, whose text names the place in the file. RocketMQ takes such a value
+for DENY, or ignores it.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.signing import SigningKey
 
 MAX_FILE = 1 << 20
-"""Bytes of one file; a longer one is an error. It has room for about 5,000 accounts, which take a second to
-parse in a worker."""
+"""Limit, in bytes, of one file; a longer one is an error. A file of this size has room for about 5,000
+accounts. A worker parses them in a second."""
 MIN_KEY = 7
-"""Least number of characters of an access key and of a secret key (AclConstants: longer than 6)."""
+"""Smallest number of characters of an access key and of a secret key (AclConstants requires more than 6)."""
 
 DENY, PUB, SUB = 1, 4, 8
-"""Permission bits, as RocketMQ's."""
+"""Permission bits, with the values that RocketMQ uses."""
 _PERMS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "ANY": PUB | SUB}
 _FLAGS = {"true": True, "false": False, "": False}
 _FILE_FIELDS = {"globalWhiteRemoteAddresses", "accounts", "dataVersion"}
@@ -46,12 +49,12 @@ _ACCOUNT_FIELDS = {
 
 
 class AclError(ValueError):
-    """A file cannot be used. The text names the place and what to do."""
+    """Raised if a file cannot be used. The text names the place in the file and says how to correct it."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """One account. `perms`: resource -> permission bits; a group appears as its retry topic."""
+    """One account. `perms` maps a topic, or the retry topic of a group, to permission bits."""
 
     access_key: str
     secret: bytes
@@ -63,7 +66,7 @@ class Account:
     perms: Mapping[str, int]
 
     def perm(self, resource: str) -> int:
-        """Permission bits for a topic, or for a group by its retry topic."""
+        """Return the permission bits for a topic or, if `resource` is a retry topic, for its group."""
         default = self.group_perm if resource.startswith(RETRY_PREFIX) else self.topic_perm
         return self.perms.get(resource, default)
 
@@ -80,7 +83,8 @@ NOBODY = Accounts((), MappingProxyType({}))
 
 
 def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
-    """The accounts of these files (path, content) together. AclError if one cannot be used."""
+    """Parse files, each given as its path and content, and return the accounts of all of them. Raises
+    AclError if a file cannot be used."""
     white: list[AddressRule] = []
     found: dict[str, Account] = {}
     for path, data in files:

@@ -1,10 +1,11 @@
-"""Decisions by policies of RocketMQ's ACL 2.0 (AclAuthorizationHandler). Pure.
+"""Decisions by policies of RocketMQ's ACL 2.0 (AclAuthorizationHandler). All functions are pure.
 
 A resource is for example `Topic:orders`, `Group:readers` or `Cluster:DefaultCluster`. An entry of a policy
-names one resource, a prefix (`Topic:orders*`), all of a kind (`Topic:*`) or everything (`*`). Of the entries
-that match resource, action and address, the most specific decides: first the full name, then the longest
-prefix, the kind, everything. Entries of a user's policy "Custom" go before those of "Default", which are used
-only if none of the former matches. If no entry matches at all, access is denied.
+names one resource, a prefix (`Topic:orders*`), all resources of a kind (`Topic:*`) or everything (`*`). An
+entry matches a request if it fits the resource, the action and the client's address. Of several entries that
+match, the most specific one decides. The order is: the full name, the longest prefix, the kind, everything.
+Entries in a user's policy "Default" are used only if no entry in the policy "Custom" matches. If no entry
+matches at all, access is denied.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from dledger.formats.state import MAX_RESOURCE, MAX_SOURCE, AclEntry, ActionName
 
 ANYTHING = "*"
 KINDS = ("Cluster", "Namespace", "Topic", "Group")
-"""Kinds of resources. No request asks for a namespace: names of topics and groups have it as a prefix."""
+"""Kinds of resources that entries may name. No request needs an action on a namespace, because a namespace is
+only a prefix of the names of topics and groups."""
 CUSTOM, DEFAULT = "Custom", "Default"
 
 _Address = tuple[int, int]
-"""IP version, and the address as a number."""
+"""The IP version, and the address as a number."""
 
 
 class Action:
-    """Bits of the actions on a resource. They are plain numbers because they are part of a key that is looked
-    up for each send."""
+    """Actions on a resource, as bits. They are plain numbers because they are part of the key under which a
+    decision is looked up for each send."""
 
     PUB = 1
     SUB = 2
@@ -46,12 +48,12 @@ ACTIONS: Mapping[ActionName, int] = {
     "Get": Action.GET,
     "List": Action.LIST,
 }
-"""Bits of the actions by the names that policies use."""
+"""Maps the name of an action in a policy to its bits."""
 
 
 def resource_of(text: str) -> str:
-    """A resource of a policy in its stored form, with the kind as RocketMQ writes it. ValueError if it is not
-    a resource."""
+    """Return the stored form of a resource, in which the kind is written as RocketMQ writes it. Raises
+    ValueError if the text is not a resource."""
     text = text.strip()
     if len(text) > MAX_RESOURCE:
         raise ValueError(f"the resource has {len(text)} characters; the limit is {MAX_RESOURCE}")
@@ -69,7 +71,7 @@ def resource_of(text: str) -> str:
 
 
 def action_of(text: str) -> ActionName:
-    """An action in its stored form. ValueError if it is not an action."""
+    """Return the stored form of an action. Raises ValueError if the text is not an action."""
     known = {one.lower(): one for one in ACTIONS}.get(text.strip().lower())
     if known is None:
         raise ValueError(f"the action {text!r}: expected {', '.join(ACTIONS)}")
@@ -77,7 +79,8 @@ def action_of(text: str) -> ActionName:
 
 
 def source_of(text: str) -> str:
-    """An address or a network. ValueError if it is neither."""
+    """Check that a text is an IP address or a network, and return it without blanks around it. Raises
+    ValueError if it is neither."""
     text = text.strip()
     if len(text) > MAX_SOURCE:
         raise ValueError(f"the source address has {len(text)} characters; the limit is {MAX_SOURCE}")
@@ -86,8 +89,8 @@ def source_of(text: str) -> str:
 
 
 def address_of(host: str) -> _Address | None:
-    """The address of a client, None if it is not an IP address. An IPv4 address in IPv6 form counts as
-    IPv4."""
+    """Parse the address of a client. Returns None if it is not an IP address. An IPv4 address in IPv6 form
+    counts as IPv4."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -98,7 +101,8 @@ def address_of(host: str) -> _Address | None:
 
 
 def _network(text: str) -> tuple[int, int, int]:
-    """IP version, first and last address of a network."""
+    """Return the IP version of a network, and its first and last address as numbers. Raises ValueError if the
+    text is not a network."""
     network = ipaddress.ip_network(text, strict=False)
     first = int(network.network_address)
     return network.version, first, first + (1 << network.max_prefixlen - network.prefixlen) - 1
@@ -128,11 +132,12 @@ class _Entry:
 
 
 class _Policy:
-    """The entries of one policy, found by their resource."""
+    """The entries of one policy, which are found by their resource."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        """Entries by resource as it is written; entries with a prefix are in `_begins`, without the `*`."""
+        """Maps a resource, as the entry names it, to its entry. Entries that name a prefix are in `_begins`;
+        their keys there do not have the `*` at the end."""
         self._begins: dict[str, _Entry] = {}
         self._lengths: list[int] = []
         """Lengths of the prefixes in `_begins`, the longest first."""
@@ -175,7 +180,8 @@ class Policies:
             self.by_address = self.by_address or bool(row.sources)
 
     def decide(self, resource: str, actions: int, host: str) -> bool | None:
-        """Whether one of `actions` on a resource is allowed from an address; None if no entry matches."""
+        """Return whether a client with the address `host` may perform at least one of `actions` on a
+        resource. None if no entry matches."""
         address = address_of(host) if self.by_address else None
         for policy in self._of.values():
             for entry in policy.most_specific(resource):

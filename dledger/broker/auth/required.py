@@ -1,9 +1,9 @@
-"""Rules of ACL 1.0: which permission on which topic and group a request needs, or an administrator
+"""Rules of ACL 1.0: what each request needs, either permissions on a topic and on groups, or an administrator
 (Permission, PlainAccessValidator).
 
-Each request names its rule where it is declared: `@handles(..., may=required.CONSUME)`. Where RocketMQ
-requires too little (for example, anybody with an account may reset the offsets of a group), the rule here
-requires the permission that fits.
+Each request names its rule where it is declared: `@handles(..., may=required.CONSUME)`. For some requests
+RocketMQ requires too little. For example, anybody with an account may reset the offsets of a group. In these
+cases the rule of this broker requires the permission that fits.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from dledger.remoting.commands import Request
 from dledger.remoting.pop_bodies import decode_assignment_query, decode_batch_ack
 
 Needed = tuple[str, int]
-"""A resource (a topic, or a group by its retry topic) and permission bits, of which one is needed. An empty
-name stands for any topic."""
+"""A resource (a topic, or the retry topic that stands for a group) and permission bits. At least one of these
+permissions is needed on the resource. An empty name stands for any topic."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What one request code needs. Missing header fields are skipped here: the request is refused for them
-    anyway."""
+    """What a request with one code needs. A header field that is missing is skipped, because the request is
+    refused for it elsewhere."""
 
     admin: bool = False
     """Whether only administrators may make the request."""
     topic: str = ""
-    """Header field that contains a topic."""
+    """Name of the header field that contains a topic; empty if there is none."""
     perm: int = SUB
     """The permission needed on that topic."""
     groups: tuple[str, ...] = ()
-    """Header fields that contain groups whose messages are consumed."""
+    """Names of the header fields that contain groups whose messages are consumed."""
     special: Callable[[Request, Mapping[str, str]], Iterable[Needed]] | None = None
     """Finds further permissions, from the body or from several fields."""
 
     @property
     def names_something(self) -> bool:
-        """Whether the rule needs more than an account."""
+        """Whether the rule needs more than any valid account."""
         return bool(self.admin or self.topic or self.groups or self.special)
 
     @cached_property
     def plain_topic(self) -> bool:
-        """Whether it needs a permission on one topic and nothing else."""
+        """Whether the rule needs a permission on one topic and nothing else."""
         return bool(self.topic) and not self.groups and self.special is None and not self.admin
 
     def needed(self, request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-        """The permissions that a request needs."""
+        """Yield the permissions that a request needs."""
         groups = [fields[name] for name in self.groups if fields.get(name)]
         for group in groups:
             yield RETRY_PREFIX + group, SUB
@@ -64,8 +64,9 @@ class Rule:
 
 
 def _resource(topic: str, perm: int, groups: Iterable[str] = ()) -> Needed:
-    """A topic and the permission needed on it. A retry topic belongs to its group: a member that may consume
-    may also send back. Retry topics of pops have the topic's name behind that of the group."""
+    """Return a topic and the permission needed on it. A retry topic counts as its group, and permission SUB
+    is needed: a member that may consume may also send messages back to this topic. The name of a retry topic
+    for pops consists of the group's name and the topic's name."""
     if topic.startswith(RETRY_PREFIX):
         for group in groups:
             own = RETRY_PREFIX + group
@@ -76,14 +77,14 @@ def _resource(topic: str, perm: int, groups: Iterable[str] = ()) -> Needed:
 
 
 def to_consume(record: Record, group: str) -> Needed:
-    """The permission that a consumer of this group needs for a message that it names by its position. The
-    topic is known only when the message is read. A message that waits for delivery counts for the topic that
-    it will go to."""
+    """Return the permission that a consumer of this group needs for a message that it names by its position.
+    The topic is known only after the message was read. For a message that waits for delivery in a system
+    topic, it is the topic to which the message will be delivered."""
     return _resource(_topic_of(record), SUB, (group,))
 
 
 def to_send(record: Record) -> Needed:
-    """The permission that a producer needs for a message that it names by its position."""
+    """Return the permission that a producer needs for a message that it names by its position."""
     return _resource(_topic_of(record), PUB)
 
 
@@ -94,7 +95,7 @@ def _topic_of(record: Record) -> str:
 
 
 def of_heartbeat(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """All groups and topics that a heartbeat names."""
+    """Yield the permissions for all groups and topics that a heartbeat names."""
     for consumer in decode_heartbeat(request.body).consumerDataSet:
         yield RETRY_PREFIX + consumer.groupName, SUB
         for subscription in consumer.subscriptionDataSet:
@@ -102,7 +103,7 @@ def of_heartbeat(request: Request, fields: Mapping[str, str]) -> Iterator[Needed
 
 
 def of_client_config(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """The group and the topic in the body of a CHECK_CLIENT_CONFIG."""
+    """Yield the permissions for the group and the topic in the body of request 46 CHECK_CLIENT_CONFIG."""
     config = decode_client_config(request.body)
     if config.group:
         yield RETRY_PREFIX + config.group, SUB
@@ -111,26 +112,27 @@ def of_client_config(request: Request, fields: Mapping[str, str]) -> Iterator[Ne
 
 
 def of_locks(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """The group that locks queues."""
+    """Yield the permission for the group that locks queues."""
     yield RETRY_PREFIX + decode_body(request.body, LockRequest, "lock request").consumerGroup, SUB
 
 
 def of_assignment(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """The group and the topic whose queues are divided."""
+    """Yield the permissions for the group and the topic whose queues are assigned to consumers."""
     query = decode_assignment_query(request.body)
     yield RETRY_PREFIX + query.consumerGroup, SUB
     yield _resource(query.topic, SUB, (query.consumerGroup,))
 
 
 def of_batch_ack(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """The groups and topics of all acknowledgements in the body."""
+    """Yield the permissions for the groups and topics of all acknowledgements in the body."""
     for ack in decode_batch_ack(request.body).acks:
         yield RETRY_PREFIX + ack.c, SUB
         yield _resource(ack.t, SUB, (ack.c,))
 
 
 def of_any_topic(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """Any topic: the position of a message does not reveal its topic, and the client's word is not proof."""
+    """Yield a permission on the resource "any topic". The request names a message by its position, which does
+    not reveal the topic, and the topic that the client names is not proof."""
     yield "", SUB
 
 
@@ -139,10 +141,11 @@ ACCOUNT = Rule()
 ADMIN = Rule(admin=True)
 """Only administrators may make the request."""
 CONSUME = Rule(topic="topic", groups=("consumerGroup",))
-"""To consume the topic in the header, as a member of the group in the header."""
+"""Needs the permission to consume the topic in the header field `topic`, as a member of the group in
+`consumerGroup`."""
 OF_CONSUMER_GROUP = Rule(groups=("consumerGroup",))
-"""To consume as a member of the group in the header field `consumerGroup`."""
+"""Needs the permission to consume as a member of the group in the header field `consumerGroup`."""
 OF_GROUP = Rule(groups=("group",))
-"""To consume as a member of the group in the header field `group`."""
+"""Needs the permission to consume as a member of the group in the header field `group`."""
 READ = Rule(topic="topic")
-"""To consume the topic in the header."""
+"""Needs the permission to consume the topic in the header field `topic`."""

@@ -1,9 +1,10 @@
-"""Access control 2.0 (`authenticationEnabled`, `authorizationEnabled`): users and policies of the replicated
-log.
+"""Access control 2.0 (`authenticationEnabled`, `authorizationEnabled`): checks requests by the users and
+policies in the replicated state.
 
-A request must be signed by a user that is enabled. A super user may do everything, another user what its
-policies allow. Every broker of the group checks against the state that it has applied; a forwarded request is
-checked twice (as in `access_control`). Decisions are cached until users or policies change.
+A request must be signed by a user that is enabled. A super user may do everything; what another user may do,
+its policies say. Every broker of the group decides by the state that it has applied. A forwarded request is
+checked by the follower and by the leader (as in `access_control`). Decisions are cached until users or
+policies change.
 """
 
 from __future__ import annotations
@@ -26,30 +27,32 @@ from dledger.remoting.server import Connection
 from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, SigningKey
 
 MAX_DECISIONS = 10_000
-"""Decisions that are cached; at the limit the cache is emptied (statefulAuthorizationCacheMaxNum)."""
+"""Largest number of cached decisions; when it is reached, the cache is emptied
+(statefulAuthorizationCacheMaxNum)."""
 MAX_TEXT = 200
-"""A name in the text of a refusal is cut to this many characters."""
+"""Limit, in characters, of a name in the text of a refusal; a longer one is cut."""
 _BEAT = "acl-heartbeat"
 _UNKNOWN = object()
 _Decision = tuple[str, str, int, str]
-"""User, resource, actions, address of the client."""
+"""Key of a cached decision: user name, resource, actions, address of the client."""
 
 
 class _Who:
-    """A user with its key and policies, ready for checks."""
+    """A user with its signing key and its policies, prepared for checks."""
 
     __slots__ = ("key", "policies", "sends", "user")
 
     def __init__(self, user: User, policies: Policies) -> None:
         self.user = user
         self.sends: set[str | None] = set()
-        """Topics that the user may send to from any address: the fast path for the most frequent request."""
+        """Topics to which the user may send from any address. They are the fast path for sends, the most
+        frequent requests."""
         self.key = SigningKey(user.password.encode())
         self.policies = policies
 
 
 class _View:
-    """Users and policies in one version, with the cached decisions."""
+    """The users and policies of one version of the state, with the decisions cached for that version."""
 
     def __init__(self, state: ReplicatedState, serial: int) -> None:
         self.state = state
@@ -66,7 +69,7 @@ class _View:
         return self.state is state and self.users.version == users and self.acls.version == acls
 
     def keep(self) -> None:
-        """Make room in the cache for one more decision."""
+        """Count one more decision in the cache. If the cache is full, it is emptied first."""
         if self._kept >= MAX_DECISIONS:
             self._kept = 0
             self.decided.clear()
@@ -86,7 +89,7 @@ class _View:
 
 
 class UserAccess:
-    """The check of each request."""
+    """Access control 2.0: checks each request."""
 
     def __init__(
         self,
@@ -98,9 +101,10 @@ class UserAccess:
         unsigned: Collection[int],
         unjudged: Collection[int],
     ) -> None:
-        """`authorize`: whether policies are checked; if not, every user with a valid signature may do
-        everything. `unsigned`: codes that need no signature (authenticationWhitelist). `unjudged`: codes that
-        every user may request (authorizationWhitelist)."""
+        """`authorize` says whether policies are checked; if they are not, every user with a valid signature
+        may do everything. `unsigned` are codes of requests that need no signature (authenticationWhitelist).
+        `unjudged` are codes of requests that every user may make, whatever its policies say
+        (authorizationWhitelist)."""
         self._store = store
         self._origins = origins
         self._permissions = permissions
@@ -108,14 +112,15 @@ class UserAccess:
         self._authorize = authorize
         self._unjudged = frozenset(unjudged)
         self._open = frozenset(code for code in unsigned if not authorize or code in self._unjudged)
-        """Codes that need no check at all. With policies, a code must be on both lists: policies need to know
-        the user, so such requests must be signed."""
+        """Codes of requests that are not checked at all. If policies are checked, a code must be in both
+        lists, because policies need to know the user. A request whose code is only in `unsigned` must then be
+        signed."""
         self._view = _View(store.state, 0)
         self.denied: int = 0
-        """Requests refused since start."""
+        """Number of requests refused since the start."""
 
     def check(self, connection: Connection, request: Request) -> None:
-        """RemotingError 16 unless the request may be made."""
+        """Raises RemotingError 16 (NO_PERMISSION) if the request may not be made."""
         if request.code in self._open:
             return
         try:
@@ -143,13 +148,14 @@ class UserAccess:
             raise
 
     def is_super(self, request: Request) -> bool:
-        """Whether the user of this request, which was checked before, is a super user."""
+        """Return whether the user of this request is a super user. `check` has accepted the request before.
+        For requests that are not checked at all, the result is False."""
         who = self._current().who(request.ext().get(ACCESS_KEY, ""))
         return who is not None and who.user.superuser and request.code not in self._open
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
-        """See `Access`; for sends by SEND_MESSAGE_V2. The first send of a user to a topic goes to `check`,
-        which asks the policies."""
+        """See `Access`. Returns None for the first send of a user to a topic, so that `check` asks the
+        policies."""
         if RequestCode.SEND_MESSAGE_V2 in self._open:
             return None  # who need not sign may sign wrongly
         who = self._current().who(name)
@@ -244,7 +250,8 @@ class UserAccess:
         raise _denied(f"{_subject(who)} has no permission to access {what} from {place}, {why}")
 
     def _host(self, connection: Connection, request: Request) -> str:
-        """Address of the client; for a forwarded request the address that the member gives."""
+        """Return the address of the client. For a forwarded request it is the address that the forwarding
+        member reports."""
         forwarded = self._origins.forwarded_for(connection, request)
         return (connection.peer if forwarded is None else forwarded).rpartition(":")[0]
 

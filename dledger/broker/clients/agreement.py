@@ -1,10 +1,10 @@
-"""Whether the members of a consumer group have the same subscriptions and different client ids.
+"""Checks whether the members of a consumer group have the same subscriptions and different client ids.
 
-Messages of a queue go to one member, and those that it does not subscribe to are skipped for the whole group.
-So if two members subscribe differently, messages are lost without any error, as with RocketMQ. If two
-consumers have the same client id, each takes the other for itself, and both get all messages. Neither can be
-refused, because existing programs depend on it. Both are reported in the log, in the metrics and to the
-clients.
+The messages of a queue go to one member of the group. If this member does not subscribe to a message, the
+message is skipped for the whole group. So if two members subscribe differently, messages are lost without any
+error, as with RocketMQ. If two consumers have the same client id, each regards the other as itself, and both
+get all messages. The broker cannot refuse either mistake, because existing programs depend on it. It reports
+both mistakes in the log, in the metrics and to the clients.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.bodies import ConsumerData, subscription_codes
 
 MAX_SHOWN = 3
-"""At most this many client ids, and as many topics, are named in a warning; further ones are counted."""
+"""Largest number of client ids, and of topics, that a warning names; further ones are only counted."""
 MAX_SHOWN_TEXT = 100
-"""A subscription in a warning is cut to this many characters."""
+"""Limit, in characters, of a subscription in a warning; a longer one is cut."""
 Interests = frozenset[tuple[str, str]]
-"""Topic and expression of each subscription; tags are sorted."""
+"""The subscriptions of one member: pairs of a topic and an expression, in which the tags are sorted."""
 
 
 def interests_of(data: ConsumerData) -> Interests:
-    """The subscriptions of a member, without the retry topic of its group."""
+    """Return the subscriptions of a member, without that to the retry topic of its group."""
     return frozenset(
         (one.topic, _expression(one.expressionType, one.subString))
         for one in data.subscriptionDataSet
@@ -40,21 +40,24 @@ def _expression(kind: str, text: str) -> str:
 
 
 class Agreement:
-    """The members of one consumer group, compared with each other."""
+    """The subscriptions and client ids of one consumer group's members, which are compared with each
+    other."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, Interests] = {}
-        """Subscriptions by client id."""
+        """Maps a client id to the subscriptions of that member."""
         self._variants: dict[Interests, int] = {}
-        """Different sets of subscriptions, and how many members have each. Mostly there is one, which all
-        members share."""
+        """Maps each different set of subscriptions to the number of members that have it. In most groups
+        there is only one set."""
         self._left: dict[str, int] = {}
-        """Client id -> serial of the connection that it used before the present one."""
+        """Maps a client id to the serial number of the connection that it used before the present
+        connection."""
         self._shared: dict[str, None] = {}
-        """Client ids that two open connections use alternately."""
+        """Client ids that are used alternately over two open connections, so that two clients must have
+        them."""
 
     def wants(self, client_id: str, wanted: Interests) -> None:
-        """Note the subscriptions of a member's heartbeat."""
+        """Note the subscriptions in a member's heartbeat."""
         before = self._wanted.get(client_id)
         if before == wanted:
             return
@@ -65,8 +68,9 @@ class Agreement:
         self._variants[wanted] = count + 1
 
     def moved(self, client_id: str, before: int, now: int) -> None:
-        """A client id moved to another connection. If it moves back to the connection that it left and that
-        is still open, two clients share the id. (A single move is a client that connected again.)"""
+        """Note that a client id has moved from the connection `before` to the connection `now`. If it moves
+        back to a connection that it had left and that is still open, two clients share the id. (A single move
+        is a client that has reconnected.)"""
         if self._left.get(client_id) == now:
             self._shared[client_id] = None
         self._left[client_id] = before
@@ -86,12 +90,13 @@ class Agreement:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Client ids that more than one client uses."""
+        """Client ids that several clients use at the same time."""
         return tuple(self._shared)
 
     def warning(self, group: str, *, topics_apart: bool = False) -> str:
-        """A text with the problem, the client ids and the difference; empty if there is none. `topics_apart`:
-        members may subscribe to different topics, as pop consumers do, each of which names only one topic."""
+        """Return a text that describes the problem, names client ids and shows the difference. It is empty if
+        there is no problem. `topics_apart` allows members to subscribe to different topics. Pop consumers
+        need this, because each of them names only one topic."""
         texts = []
         if len(self._variants) > 1 and not (topics_apart and self._one_expression_a_topic()):
             one, other = sorted(self._variants, key=lambda wanted: -self._variants[wanted])[:2]

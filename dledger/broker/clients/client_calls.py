@@ -1,8 +1,9 @@
-"""Sending a request to a client, wherever it is connected: here, or at another member of the group.
+"""Requests from the broker to a client, which may be connected to this broker or to another member of the
+group.
 
-A client is connected to the brokers that it talks to, which after a change of leader need not include the
-leader. A broker that does not know the client passes the request on to the other members, one after the
-other. These do not pass it on again.
+After a change of leader, a client may not be connected to the new leader. A broker that does not know the
+client passes the request on to the other members, one after the other. A member that gets such a request does
+not pass it on again.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 NOT_CONNECTED = "clientNotConnected"
-"""Header field in the answer of a member that does not know the client."""
+"""Header field with which a member answers that it does not know the client."""
 CALL_TIMEOUT_S = 10.0
-"""Seconds that a client has to answer."""
+"""Seconds within which a client has to answer."""
 
 
 class Reaching:
-    """Finds the broker that a client is connected to."""
+    """Finds the broker to which a client is connected."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
         self._settings = core.settings
@@ -41,8 +42,8 @@ class Reaching:
         here: Callable[[Connection], None],
         nowhere: str,
     ) -> None:
-        """Call `here` if the client is connected to this broker. Otherwise another member answers the
-        request; if none can, it is refused with the remark `nowhere`."""
+        """Call `here` if the client is connected to this broker. Otherwise another member of the group
+        answers the request. If no member can, the request is refused with the remark `nowhere`."""
         if connection is not None and not connection.closed:
             here(connection)
         elif call.request.flag & FLAG_FORWARDED:

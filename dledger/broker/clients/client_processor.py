@@ -1,10 +1,11 @@
-"""Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46 CHECK_CLIENT_CONFIG
-(ClientManageProcessor).
+"""Requests by which clients register: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46
+CHECK_CLIENT_CONFIG (ClientManageProcessor).
 
-Every node answers these codes, leading or not, except 38, which needs the leader. Java clients with
-`com.rocketmq.heartbeat.v2` leave out their subscriptions while these have not changed (heartbeat version 2).
-That is accepted if nothing in their groups changed since the last heartbeat of the connection; otherwise the
-answer asks for the full heartbeat.
+Every node answers these requests, leader or follower. Only 38 GET_CONSUMER_LIST_BY_GROUP needs the leader.
+
+If `com.rocketmq.heartbeat.v2` is set, Java clients leave out their subscriptions while these have not changed
+(heartbeat version 2). The broker accepts such a heartbeat if nothing in the client's groups has changed since
+the last heartbeat over the connection. Otherwise the answer asks for the full heartbeat.
 """
 
 from __future__ import annotations
@@ -28,52 +29,54 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 
 MAX_HEARTBEAT = 128 * 1024
-"""Bytes of a heartbeat (about 1,000 subscriptions); a longer one is refused."""
+"""Limit, in bytes, of a heartbeat (about 1,000 subscriptions); a longer one is refused."""
 MAX_GROUPS = 1000
-"""Groups in the heartbeat of one client; more are refused."""
+"""Largest number of groups in one heartbeat; more are refused."""
 MAX_NEW_GROUPS = 100
-"""At most this many groups, or retry topics of groups, are created by one heartbeat; the others are created
-by the first pull of their consumers."""
+"""Largest number of groups for which one heartbeat creates the group or its retry topic. The remaining groups
+are created by the first pull of their consumers."""
 SAID_AGAIN_S = 60.0
-"""Least time between two warnings in the log about one group, in seconds: while members come and go, each
-warning is different."""
+"""Seconds after a warning about a group during which the log gets no further warning about it. Without this
+limit, each member that comes or goes would cause another warning."""
 MAX_WARNING = 2000
-"""The warnings in the answer to a heartbeat are cut to this many characters."""
+"""Limit, in characters, of the warnings in the answer to a heartbeat; longer ones are cut."""
 SECOND_SUPPORTED, SEND_ALL = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
-"""Fields of the answer to a heartbeat of version 2."""
+"""Fields of the answer to a heartbeat of version 2: the broker supports this version, and the client must
+send the full heartbeat."""
 MAX_CLIENT_ID = 255
-"""Most characters of a client id; a longer one is refused."""
+"""Limit, in characters, of a client id; a longer one is refused."""
 
 
 _HEARD = "heartbeat"
-"""Attribute of a connection: its last heartbeat."""
+"""Name of the connection attribute that contains the last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The last heartbeat of a connection. A repeated, unchanged heartbeat is by far the most frequent request
-    of idle clients, and each goes to all brokers."""
+    """The last heartbeat over a connection. It is kept because most requests of idle clients are repeated,
+    unchanged heartbeats, which go to all brokers."""
 
     digest: bytes
     member: Member
     groups: tuple[tuple[ConsumerGroup, int], ...]
-    """The groups in the heartbeat, and how often the subscriptions of each had changed at that time."""
+    """The groups in the heartbeat. Beside each group stands how often its subscriptions had changed when the
+    heartbeat came."""
     second: bool
     """Whether it was a heartbeat of version 2."""
 
     @property
     def current(self) -> bool:
-        """Whether everything in it is still up to date."""
+        """Whether the table of clients still agrees with this heartbeat."""
         return self.member.whole and all(group.changes == changes for group, changes in self.groups)
 
     def still(self, digest: bytes) -> bool:
-        """Whether a heartbeat with this digest changes nothing except the time at which its client was last
-        seen."""
+        """Return whether a new heartbeat with this digest would change nothing except the time at which the
+        client was last seen."""
         return digest == self.digest and self.current
 
 
 class ClientProcessor(LeaderService):
-    """Handlers of the client codes."""
+    """Handlers of the requests by which clients register."""
 
     def __init__(self, core: Core, creation: TopicCreation) -> None:
         self._settings = core.settings
@@ -90,11 +93,12 @@ class ClientProcessor(LeaderService):
         may=required.Rule(special=required.of_heartbeat),
     )
     def heartbeat(self, call: Call[None]) -> None:
-        """Note the producers and consumers of one client. The leader creates new groups.
+        """Note the producers and consumers of one client. The leader also creates groups that do not exist
+        yet.
 
-        If a group cannot be created (a limit), the heartbeat does not fail, because it is for all groups of
-        the client. Its members are known, as on the followers, and each of their pulls is refused with the
-        reason.
+        If a group cannot be created because of a limit, the heartbeat does not fail, because it is for all
+        groups of the client. The members of that group are noted nevertheless, and each of their pulls is
+        refused with the reason.
         """
         now = asyncio.get_running_loop().time()
         digest = blake2b(call.request.body, digest_size=16).digest()
@@ -169,9 +173,9 @@ class ClientProcessor(LeaderService):
         may=required.Rule(special=required.of_client_config),
     )
     def check_config(self, call: Call[None]) -> None:
-        """Whether a subscription can be served. Java clients ask before they start with a subscription that
-        is not by tags. They take any code except 0, 1 and 23 as a broker that is too old to know this
-        request."""
+        """Check whether the broker can serve a subscription. Java clients ask this before they start with a
+        subscription by an expression other than tags. If the answer has a code other than 0, 1 and 23, they
+        assume that the broker is too old to know this request."""
         wanted = decode_client_config(call.request.body).subscriptionData
         if wanted is not None:
             kind = CLASS_FILTER if wanted.classFilterMode else wanted.expressionType
@@ -182,8 +186,8 @@ class ClientProcessor(LeaderService):
         RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY, may=required.OF_CONSUMER_GROUP
     )
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:
-        """A client leaves. C++ clients send "" for the kind of group (producer or consumer) that they do not
-        mean."""
+        """Remove a client from its groups. The request has a field for a producer group and one for a
+        consumer group. C++ clients send an empty text in the field that they do not use."""
         header = call.header
         if header.producerGroup:
             self._clients.remove_producer(header.producerGroup, header.clientID)
@@ -200,8 +204,9 @@ class ClientProcessor(LeaderService):
         does=actions.Does(actions.SEEN, groups=("consumerGroup",)),
     )
     def consumer_list(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
-        """Ids of a group's consumers, by which they divide the queues. All must get the same list, so only
-        the leader answers. After a start it knows the consumers that have sent a heartbeat since."""
+        """Return the ids of a group's consumers. The consumers divide the queues among themselves by this
+        list. All of them must get the same list, so only the leader answers. A leader that has just started
+        knows only the consumers that have sent a heartbeat since then."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
         if group is None:
@@ -210,7 +215,7 @@ class ClientProcessor(LeaderService):
         call.respond(body=body)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Create the groups whose consumers came before this node became leader."""
+        """Create the groups whose consumers sent heartbeats before this node became leader."""
         for name in list(self._clients.consumers):
             self._create_group(writer, name)
 

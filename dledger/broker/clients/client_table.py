@@ -1,9 +1,9 @@
-"""Connected producers and consumers by group (ProducerManager, ConsumerManager).
+"""The table of connected producers and consumers, by group (ProducerManager, ConsumerManager).
 
-The table is in memory, on every node. Clients send heartbeats to all brokers of a group, and all brokers must
-list the same consumers, otherwise the clients divide the queues differently. A client may not know the leader
-yet (it was restarted after the client asked for routes). Then the brokers that receive its heartbeats report
-it to the leader (`membership_relay`).
+Every node has this table in memory. Clients send heartbeats to all brokers of a group. All brokers must list
+the same consumers, otherwise the clients divide the queues differently. If the leader was restarted, a client
+may not know its address yet, and sends it no heartbeats. Then the brokers that receive the client's
+heartbeats report the client to the leader (`membership_relay`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
-"""Most (client, group) pairs; a heartbeat that would add more is refused."""
+"""Largest number of pairs of a client and a group; a heartbeat that would add more is refused."""
 MAX_ELSEWHERE = 100_000
-"""Most (client, group) pairs that only other brokers report, counted for each of these brokers; further ones
-are ignored."""
+"""Largest number of pairs of a client and a group that only other brokers report. A pair that two brokers
+report counts twice. Further pairs are ignored."""
 MAX_LOOKS = 10
-"""At most this many producers are examined to find one that can be asked now."""
+"""Largest number of producers that are examined to find one to which a request can be sent now."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One client of a group. `last_seen` is loop time."""
+    """One client as a member of groups. `last_seen` is the time of its last heartbeat, in seconds of the
+    event loop's clock."""
 
     client_id: str
     connection: Connection
@@ -40,13 +41,14 @@ class Member:
     version: int
     last_seen: float
     whole: bool = True
-    """Whether the client is still a member of every group that its heartbeat named."""
+    """False once the client left one of the groups that its heartbeat named, or sent a new heartbeat for
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A client of a group that sends heartbeats only to another broker: the connection of that broker, and
-    what it reports."""
+    """A client that sends its heartbeats only to another broker. `connection` is the connection of that
+    broker, and `client` is what the broker reports about the client."""
 
     connection: Connection
     client: ClientConnection
@@ -55,8 +57,8 @@ class Elsewhere:
 
 @dataclass
 class ConsumerGroup:
-    """A consumer group with members. All members should have the same subscriptions; those of the newest one
-    are used."""
+    """A consumer group that has members. All members should have the same subscriptions. If they differ,
+    those of the newest heartbeat are used."""
 
     name: str
     consume_type: str
@@ -64,29 +66,31 @@ class ConsumerGroup:
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
     told: dict[int, dict[str, Elsewhere]] = field(default_factory=dict)
-    """Members that send heartbeats only to other brokers, by the serial of the other broker's connection and
-    by client id. Known while this broker leads (`membership_relay`)."""
+    """Members that send heartbeats only to other brokers. Maps the serial number of the other broker's
+    connection to a map from client id to member. Empty unless this broker leads (`membership_relay`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
     """How often the subscriptions have changed."""
     agreement: Agreement = field(default_factory=Agreement)
     version: int = 0
-    """Version of the membership; no two groups ever have the same number (`Clients.version_of`)."""
+    """Number that changes with the members and their subscriptions. No two groups ever have the same number
+    (`Clients.version_of`)."""
     said: str = ""
-    """The last warning in the log about this group."""
+    """The last warning about this group in the log."""
     said_at: float = -math.inf
 
     @property
     def elsewhere(self) -> dict[str, Elsewhere]:
-        """Members that send heartbeats only to other brokers, by client id; each appears once, even if
-        several brokers report it."""
+        """Maps client ids to members that send heartbeats only to other brokers. A member that several
+        brokers report appears once."""
         found: dict[str, Elsewhere] = {}
         for told in self.told.values():
             found = told | found
         return found
 
     def knows(self, client_id: str) -> bool:
-        """Whether this is a member, wherever it is connected."""
+        """Return whether the group has this client as a member, connected to this broker or to another
+        one."""
         return client_id in self.members or any(client_id in told for told in self.told.values())
 
     @property
@@ -96,22 +100,23 @@ class ConsumerGroup:
 
     @property
     def connections(self) -> dict[int, Connection]:
-        """Connections over which the members are reached, by serial; some members are reached through another
-        broker."""
+        """Connections over which the members are reached, by serial number. For a member that is connected to
+        another broker, it is the connection of that broker."""
         here = {member.connection.serial: member.connection for member in self.members.values()}
         return here | {one.connection.serial: one.connection for one in self.elsewhere.values()}
 
     @property
     def warning(self) -> str:
-        """The problem among the members; empty if there is none. In broadcasting mode every consumer gets all
-        messages, so members may subscribe differently."""
+        """Text about members with different subscriptions or with the same client id; empty if there are
+        none. In broadcasting mode it is always empty, because every consumer gets all messages, so that
+        members may subscribe differently."""
         if self.message_model == "BROADCASTING":
             return ""
         return self.agreement.warning(self.name, topics_apart=self.consume_type == "CONSUME_POP")
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
-        """Take over the subscriptions of a heartbeat. Returns whether anything except version numbers
-        changed."""
+        """Replace the subscriptions of the group by those of a heartbeat. Returns whether anything except
+        their version numbers changed."""
         changed = False
         for new in subscriptions:
             old = self.subscriptions.get(new.topic)
@@ -142,19 +147,22 @@ class Clients:
         self.on_subscribed: Callable[[str], None] = lambda group: None
         """Called with the name of a group after a consumer sent its subscriptions."""
         self.on_members: Callable[[str], None] = lambda group: None
-        """Called with the name of a consumer group when its members here, or their subscriptions, changed."""
+        """Called with the name of a consumer group after its members at this broker, or their subscriptions,
+        have changed."""
         self._versions = 0
-        """How often the members of any group changed."""
+        """Counts the changes of members, in all groups together."""
         self._last_dropped = 0
-        """The version that is reported for every group without members."""
+        """Version that is reported for all groups without members."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
         self._consumer_over: dict[tuple[int, str], str] = {}
-        """Client id in the last heartbeat of a group over a connection (serial)."""
+        """Maps the serial number of a connection and the name of a consumer group to a client id: the one in
+        the last heartbeat for this group over this connection."""
         self._elsewhere = 0
         self._told_by: dict[int, dict[str, None]] = {}
-        """Groups that a connection of another broker has reported."""
+        """Maps the serial number of another broker's connection to the groups that the broker has reported
+        over it."""
 
     def add_producer(self, group: str, member: Member) -> None:
         """Note a heartbeat of a producer."""
@@ -168,7 +176,8 @@ class Clients:
         self._remember(member.connection, "producer", group, member.client_id)
 
     def add_consumer(self, data: ConsumerData, member: Member, keep_subscriptions: bool = False) -> None:
-        """Note a heartbeat of a consumer. The members are notified (40) if the group changed."""
+        """Note a heartbeat of a consumer. If the group changed, its members are notified (request 40
+        NOTIFY_CONSUMER_IDS_CHANGED)."""
         group = self.consumers.get(data.groupName)
         known = group is not None and member.client_id in group.members
         self._check_room(known)
@@ -222,8 +231,8 @@ class Clients:
         self._tell_or_drop(group)
 
     def told(self, connection: Connection, here: ConsumersHere, now: float) -> None:
-        """Another broker reports all members of a group that send it heartbeats, at loop time `now`. Members
-        that also send heartbeats to this broker are left out."""
+        """Note another broker's report of all members of one group that send heartbeats to that broker. `now`
+        is the loop time of the report. Members that also send heartbeats to this broker are left out."""
         group = self.consumers.get(here.groupName)
         if group is None:
             if not here.clients:
@@ -252,7 +261,8 @@ class Clients:
             self._tell_or_drop(group)
 
     def forget_elsewhere(self) -> None:
-        """Forget all members that only other brokers reported, because these brokers report no longer."""
+        """Forget all members that only other brokers have reported. Called when this broker stops leading,
+        because the reports then go to another leader."""
         for group in list(self.consumers.values()):
             if group.told:
                 group.told.clear()
@@ -278,14 +288,15 @@ class Clients:
         self.notify(group)
 
     def version_of(self, name: str) -> int:
-        """A number that changes whenever the members of a group or their subscriptions change. It is valid
-        while this process lives. For a group without members it changes when any group loses its last member.
-        """
+        """Return a number that changes whenever the members of a group or their subscriptions change. Numbers
+        of different processes cannot be compared. For a group without members, the number changes whenever
+        any group loses its last member."""
         group = self.consumers.get(name)
         return self._last_dropped if group is None else group.version
 
     def notify(self, group: ConsumerGroup) -> None:
-        """Notify all members of a group that it changed (40): they divide the queues again."""
+        """Notify all members of a group that it changed (request 40 NOTIFY_CONSUMER_IDS_CHANGED). The members
+        then divide the queues again."""
         self._notices.changed(group.name)
 
     def _to_members(self, name: str) -> Iterable[Callable[[], None]]:
@@ -298,13 +309,14 @@ class Clients:
             yield partial(_tell, connection, name)
 
     def notify_over(self, name: str, connection: Connection) -> None:
-        """Notify the members of a group that use this connection at once that the group changed."""
+        """Notify at once those members of a group that use this connection that the group changed."""
         group = self.consumers.get(name)
         if group is not None and any(one.connection is connection for one in group.members.values()):
             _tell(connection, name)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget the clients of a closed connection, except those that have come back over another one."""
+        """Forget the clients of a closed connection, except those that have sent heartbeats over another
+        connection since."""
         for kind, group, client_id in self._by_connection.pop(connection.serial, {}):
             self._consumer_over.pop((connection.serial, group), None)
             if self._connection_of.get(client_id) is connection:
@@ -316,7 +328,8 @@ class Clients:
             self._not_told(name, connection.serial)
 
     def _not_told(self, name: str, serial: int) -> None:
-        """Forget the members of a group that another broker no longer reports."""
+        """Forget the members of a group that another broker reported over the connection with this serial
+        number."""
         group = self.consumers.get(name)
         lost = None if group is None else group.told.pop(serial, None)
         if group is not None and lost is not None:
@@ -348,19 +361,21 @@ class Clients:
         return len(stale)
 
     def connection_of(self, client_id: str) -> Connection | None:
-        """The connection that a client uses; None if it is not connected."""
+        """Return the connection that a client uses; None if the client is not connected."""
         connection = self._connection_of.get(client_id)
         return None if connection is None or connection.closed else connection
 
     def client_over(self, connection: Connection, group: str) -> str | None:
-        """Client id of the member of a consumer group that uses a connection."""
+        """Return the client id of that member of a consumer group which uses this connection; None if there
+        is none."""
         client_id = self._consumer_over.get((connection.serial, group))
         member = None if client_id is None else self._member("consumer", group, client_id)
         return client_id if member is not None and member.connection is connection else None
 
     def a_producer(self, group: str) -> Connection | None:
-        """A connection of a producer of this group that can be sent to, another one each time; None if there
-        is none (ProducerManager.getAvailableChannel)."""
+        """Return the connection of a producer of this group to which a request can be sent now; None if there
+        is none. Each call tries the producers in turn, so it returns another one
+        (ProducerManager.getAvailableChannel)."""
         members = self.producers.get(group, {})
         for _ in range(min(len(members), MAX_LOOKS)):
             member = members.pop(next(iter(members)))

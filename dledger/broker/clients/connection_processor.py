@@ -1,7 +1,10 @@
-"""Connected clients: 203, 204, 300, 343, 345 (AdminBrokerProcessor).
+"""Requests of tools about connected clients: 203 GET_CONSUMER_CONNECTION_LIST, 204
+GET_PRODUCER_CONNECTION_LIST, 300 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 345
+QUERY_SUBSCRIPTION_BY_CONSUMER (AdminBrokerProcessor).
 
-The leader answers, from its own connections and its applied state. Consumers send heartbeats to all brokers
-of a group, but a broker that was just started knows only some of them, and producers talk only to leaders.
+Only the leader answers, from its own connections and its applied state. A follower may know fewer clients:
+consumers send heartbeats to all brokers of a group, but a broker that has just started knows only some of
+them, and producers are connected only to leaders.
 """
 
 from __future__ import annotations
@@ -33,15 +36,16 @@ from dledger.runtime.cooperative import PAUSE_S, Pace
 OWN = "the leader's own connections"
 APPLIED = "the leader's own connections, and its applied index"
 MAX_SHOWN = 2000
-"""Most clients of a group in one answer; of more, those with the first ids are listed."""
+"""Largest number of a group's clients in one answer. If there are more, those whose ids come first in sorted
+order are listed."""
 SLICE = 500
-"""Groups that are examined before the loop turns to other work, about 1 ms."""
+"""Number of groups that are examined before the event loop turns to other work, about 1 ms."""
 TOPICS_SLICE = 10_000
-"""Names that are encoded before the loop turns to other work, about 1 ms."""
+"""Number of names that are encoded before the event loop turns to other work, about 1 ms."""
 
 
 class ConnectionProcessor:
-    """Handlers of the codes that ask for clients and what they subscribe to."""
+    """Handlers of the requests that ask for connected clients and their subscriptions."""
 
     def __init__(self, core: Core) -> None:
         self._clients = core.clients
@@ -58,7 +62,7 @@ class ConnectionProcessor:
         does=actions.Does(Action.GET, groups=("consumerGroup",)),
     )
     def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
-        """The connected consumers of a group, and their subscriptions."""
+        """List the connected consumers of a group, and the subscriptions of the group."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
         if group is None:
@@ -87,7 +91,7 @@ class ConnectionProcessor:
         does=actions.SHOWN,
     )
     def producers(self, call: LeaderCall[ProducerGroupHeader]) -> None:
-        """The connected producers of a group."""
+        """List the connected producers of a group."""
         name = call.header.producerGroup
         members = self._clients.producers.get(name)
         if members is None:
@@ -103,7 +107,7 @@ class ConnectionProcessor:
         does=actions.SHOWN_TOPIC,
     )
     def groups_of_topic(self, call: LeaderCall[TopicHeader]) -> None:
-        """Groups that subscribe to a topic, or have offsets in it."""
+        """List the consumer groups that subscribe to a topic or have offsets in it."""
         topic = call.header.topic
 
         async def answer() -> None:
@@ -129,7 +133,7 @@ class ConnectionProcessor:
         does=actions.Does(Action.GET, groups=("group",)),
     )
     def topics_of_group(self, call: LeaderCall[GroupHeader]) -> None:
-        """Topics in which a group has offsets."""
+        """List the topics in which a consumer group has offsets."""
         name = call.header.group
 
         async def answer() -> None:
@@ -153,7 +157,8 @@ class ConnectionProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def subscription(self, call: LeaderCall[GroupTopicHeader]) -> None:
-        """The subscription of a group to a topic; empty while none of its consumers has one."""
+        """Show the subscription of a group to a topic. It is empty if no connected consumer of the group has
+        one."""
         header = call.header
         group = self._clients.consumers.get(header.group)
         wanted = None if group is None else group.subscriptions.get(header.topic or "")

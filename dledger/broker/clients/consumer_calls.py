@@ -1,5 +1,9 @@
-"""Questions of tools that a consumer answers: 307 and 309 are passed on to it, for 223 it is asked by 221
-(AdminBrokerProcessor.callConsumer, Broker2Client)."""
+"""Requests of tools that only a consumer can answer (AdminBrokerProcessor.callConsumer, Broker2Client).
+
+The broker passes 307 GET_CONSUMER_RUNNING_INFO and 309 CONSUME_MESSAGE_DIRECTLY on to the consumer. For 223
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS it sends 221 GET_CONSUMER_STATUS_FROM_CLIENT to each consumer of the
+group.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +30,15 @@ from dledger.remoting.server import Connection
 
 OWN = "the consumer's own knowledge"
 MAX_ASKED = 100
-"""Most consumers that one 223 asks; of more, those with the first ids."""
+"""Largest number of consumers that are asked for one request 223. If the group has more, those whose ids come
+first in sorted order are asked."""
 MAX_STATUS_BYTES = 64 * 1024
-"""Bytes of one consumer's answer to 221 (about 800 queues); a longer one is left out."""
+"""Limit, in bytes, of one consumer's answer to request 221 (about 800 queues); a longer one is left out."""
 _TABLE = b'"messageQueueTable":'
 
 
 class ConsumerCalls:
-    """Handlers of questions that only a consumer can answer."""
+    """Handlers of the requests that only a consumer can answer."""
 
     def __init__(self, core: Core, reaching: Reaching) -> None:
         self._clients = core.clients
@@ -52,7 +57,8 @@ class ConsumerCalls:
         does=actions.Does(Action.GET, groups=("consumerGroup",)),
     )
     def running_info(self, call: Call[RunningInfoHeader]) -> None:
-        """The state of a consumer: its settings, queues and rates, and with `jstackEnable` its threads."""
+        """Ask a consumer for its state: settings, queues and rates, and with `jstackEnable` also its
+        threads."""
         header = call.header
         self._call_consumer(call, header.consumerGroup, header.clientId, header, b"")
 
@@ -123,7 +129,8 @@ class ConsumerCalls:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def status(self, call: Call[ConsumerStatusHeader]) -> None:
-        """The position of each consumer of a group in the queues of a topic, as the consumers report it."""
+        """Ask the consumers of a group for their positions in the queues of a topic, and answer with what
+        they report."""
         header = call.header
         group = self._clients.consumers.get(header.group)
         if group is None:
@@ -157,8 +164,8 @@ class ConsumerCalls:
 
 
 def _table_of(body: bytes) -> bytes | None:
-    """The map of a GetConsumerStatusBody as it was received, not parsed: its keys are objects, which take
-    long to parse. None if the body is malformed or too long."""
+    """Return the map in a GetConsumerStatusBody, without parsing it. (Its keys are JSON objects, which would
+    take long to parse.) None if the body is malformed or too long."""
     at = body.find(_TABLE)
     if at < 0 or not body.endswith(b"}}") or len(body) > MAX_STATUS_BYTES:
         return None

@@ -23,7 +23,8 @@ from dledger.remoting.client import RemotingClient
 
 
 class ClientsFeature(Feature):
-    """The connected producers and consumers, and the requests that the broker passes on to them."""
+    """The connected producers and consumers, and the requests that the broker passes on to them, as a
+    feature."""
 
     def __init__(
         self, core: Core, client: RemotingClient, members: Members, origins: Origins, topic: TopicFeature
@@ -48,7 +49,7 @@ class ClientsFeature(Feature):
         return {"telling": self.relay.run_following, "client-sweep": self._sweep}
 
     async def _sweep(self) -> None:
-        """Forget clients without recent heartbeats, at intervals, until cancelled."""
+        """Forget clients that have sent no heartbeat for a while. Runs at intervals, until cancelled."""
         loop, settings = asyncio.get_running_loop(), self._core.settings
         while True:
             await asyncio.sleep(settings.now.client_sweep_s)

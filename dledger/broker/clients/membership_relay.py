@@ -1,13 +1,14 @@
-"""Followers report to the leader the consumers that send heartbeats only to them (28101).
+"""Request 28101 TELL_CONSUMERS, by which a follower reports to the leader the consumers that send heartbeats
+only to the follower.
 
-Clients send heartbeats to the brokers of their last route (every 30 s by default). A broker that was away
-meanwhile and now leads again is not in these routes. It would list only a part of a group's consumers. These
-would take the queues of all others, and forwarded pulls would be refused because the group is unknown.
-
-A follower therefore reports the consumers that send it heartbeats. It reports all of them after a change of
-leader and from time to time, and changes at once. The leader lists these consumers (38, 203, 400) and has the
-follower pass notices (40) on to them. A consumer that sends heartbeats to the leader itself counts as the
-leader's own. None of this is replicated: heartbeats rebuild it.
+Clients send heartbeats to the brokers in the route that they fetched last (every 30 s by default). A broker
+that was down meanwhile and now leads again is not in these routes. Without reports it would list only a part
+of a group's consumers. The listed consumers would take the queues of all others, and forwarded pulls would be
+refused because the group is unknown. A follower therefore reports all its consumers after a change of leader
+and at intervals, and reports changes at once. The leader lists these consumers in its answers to 38
+GET_CONSUMER_LIST_BY_GROUP, 203 GET_CONSUMER_CONNECTION_LIST and 400 QUERY_ASSIGNMENT. It sends 40
+NOTIFY_CONSUMER_IDS_CHANGED to the follower, which passes it on to them. A consumer that also sends heartbeats
+to the leader counts as the leader's own. None of this is replicated, because heartbeats rebuild it.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 
 TELL_AGAIN_S = 30.0
-"""Seconds after which everything is reported again: the leader may have lost a connection that this broker
-still has."""
+"""Seconds after which everything is reported again. The leader may have lost a connection without this broker
+noticing."""
 SETTLE_S = 0.05
 """Changes within this many seconds are reported together."""
 RETRY_S = 1.0
-"""Seconds until a report that the leader did not accept is repeated."""
+"""Seconds until a report that the leader did not accept is sent again."""
 TIMEOUT_S = 3.0
 MAX_TELL = 192 * 1024
-"""Bytes of a report; a longer one is refused."""
+"""Limit, in bytes, of a report; a longer one is refused."""
 MAX_CLIENTS = 500
-"""Most clients of a group that are reported; of more, those with the first ids. Without the subscriptions
-such a group fits into one request."""
+"""Largest number of clients that are reported of one group. If the group has more, those whose ids come first
+in sorted order are reported. A group with this many clients fits into one request if its subscriptions are
+left out."""
 MAX_CHANGED = 10_000
-"""Groups whose changes wait to be reported; beyond this everything is reported."""
+"""Largest number of groups whose changes wait to be reported. If more change, all groups are reported."""
 
 
 class ClientTelling(LeaderService):
-    """Reports the consumers of this broker while it follows, and accepts reports while it leads."""
+    """Reports the consumers of this broker while it is a follower, and accepts reports while it is leader."""
 
     def __init__(self, core: Core, client: RemotingClient, origins: Origins) -> None:
         self._clients = core.clients
@@ -58,9 +60,9 @@ class ClientTelling(LeaderService):
         self._settings = core.settings
         self._log = core.env.log.child("telling")
         self._changed: dict[str, None] | None = {}
-        """Groups to report; None: all."""
+        """Names of the groups to report; None for all groups."""
         self._told: dict[str, None] = {}
-        """Groups that were reported to the leader."""
+        """Names of the groups that were reported to the leader."""
         self._leader: str | None = None
         self._wake = asyncio.Event()
         core.clients.on_members = self._members_changed
@@ -84,19 +86,19 @@ class ClientTelling(LeaderService):
         call.respond()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """This broker leads: it has nothing to report, and followers report to it."""
+        """Start as leader. A leader has nothing to report; the followers report to it."""
         self._changed = {}
         self._told.clear()
 
     def end(self, reason: str) -> None:
-        """This broker no longer leads: forget what followers reported."""
+        """Forget what followers reported, because this broker no longer leads."""
         self._clients.forget_elsewhere()
 
     # -- a follower -----------------------------------------------------------------------------------
 
     def leads(self, address: str | None) -> None:
-        """The address of the leader, as far as this broker knows. A new leader knows none of our consumers,
-        so everything is reported."""
+        """Note the address of the leader as far as this broker knows it. A new leader knows none of this
+        broker's consumers, so all of them are reported."""
         if address != self._leader:
             self._leader = address
             self._changed = None
@@ -104,7 +106,8 @@ class ClientTelling(LeaderService):
             self._wake.set()
 
     def lost(self, address: str) -> None:
-        """The connection to the leader ended, so it has forgotten what was reported over it."""
+        """Note that a connection to another broker ended. If the broker is the leader, it has forgotten what
+        was reported over the connection, so everything is reported again."""
         if address == self._leader:
             self._changed = None
             self._wake.set()
@@ -117,13 +120,14 @@ class ClientTelling(LeaderService):
             self._wake.set()
 
     def pass_on(self, request: Request) -> None:
-        """The leader says that a group changed: notify its members that are connected here."""
+        """Notify the members of a group that are connected to this broker. The leader sends this request when
+        the group has changed."""
         group = self._clients.consumers.get(request.ext().get("consumerGroup", ""))
         if group is not None:
             self._clients.notify(group)
 
     async def run_following(self) -> None:
-        """Report to the leader, until cancelled."""
+        """Report consumers to the leader, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(TELL_AGAIN_S):
@@ -146,7 +150,7 @@ class ClientTelling(LeaderService):
                 await asyncio.sleep(SETTLE_S)
 
     async def _tell(self, leader: str, changed: dict[str, None] | None) -> None:
-        """Send the reports. `changed`: the groups; None for all."""
+        """Send reports of the groups in `changed`; None means all groups."""
         if changed is None:
             changed = dict.fromkeys((*self._clients.consumers, *self._told))
         for body in self._bodies(changed):
@@ -160,7 +164,7 @@ class ClientTelling(LeaderService):
                 return
 
     def _bodies(self, names: dict[str, None]) -> Iterator[bytes]:
-        """Request bodies that report the groups with these names."""
+        """Yield the bodies of the requests that report the groups with these names."""
         told: list[bytes] = []
         size = 0
         for name in names:

@@ -1,9 +1,11 @@
-"""40 NOTIFY_CONSUMER_IDS_CHANGED: the members of a changed group are notified, at a limited rate.
+"""Notification of the members of a changed consumer group by request 40 NOTIFY_CONSUMER_IDS_CHANGED, at a
+limited rate.
 
-Each change of a group of m members causes m requests. If all members come at once, as after a start or a
-change of leader, there are m such changes. So a group is notified at once, and further changes within `GAP_S`
-lead to one more notice at the end of that time: each notified client asks for all members anyway. For groups
-with very many members, one slice is notified in each turn of the loop.
+Each change of a group of m members causes m requests. If all members connect at about the same time, for
+example after a start or a change of leader, there are m such changes. Therefore a group is notified at once
+of its first change, and of all further changes within `GAP_S` by one notice at the end of this time. That is
+enough, because a notified client asks for the list of all members anyway. At most `SLICE` requests are sent
+in one turn of the event loop, even if a group has more members.
 """
 
 from __future__ import annotations
@@ -13,26 +15,27 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 GAP_S = 0.2
-"""Seconds between two notices to the same group."""
+"""Smallest number of seconds between two notices to the same group."""
 SLICE = 50
-"""Requests sent in one turn of the loop, below a millisecond."""
+"""Largest number of requests sent in one turn of the event loop; they take less than a millisecond."""
 
 
 class Notices:
-    """Limits the rate of notices. `send` returns the requests to the members of a name as calls."""
+    """Limits the rate of notices. `send` takes the name of a group and returns one function for each member.
+    Calling it sends the request to that member."""
 
     def __init__(self, send: Callable[[str], Iterable[Callable[[], None]]]) -> None:
         self._send = send
         self._told: dict[str, None] = {}
-        """Names whose members were notified within `GAP_S`."""
+        """Names of groups whose members were notified within the last `GAP_S` seconds."""
         self._again: dict[str, None] = {}
-        """Names in `_told` that changed since."""
+        """Names in `_told` of groups that have changed since they were notified."""
         self._due: deque[str] = deque()
         self._rest: deque[Callable[[], None]] = deque()
         self._running = False
 
     def changed(self, name: str) -> None:
-        """Notify the members of this name, now or at the end of `GAP_S`."""
+        """Notify the members of this group, now or at the end of `GAP_S`."""
         if name in self._told:
             self._again[name] = None
             return

@@ -1,22 +1,24 @@
-"""Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ (RebalanceLockManager, AdminBrokerProcessor).
+"""Locks of queues by consumers that work in order: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ
+(RebalanceLockManager, AdminBrokerProcessor).
 
-Consumers that work in order lock their queues, and renew the locks every 20 s. The owner of a lock is in the
-log (`formats.state.locks`). The time since the owner's last request is measured here, in loop time, which
+These consumers lock their queues, and renew the locks every 20 s. The owner of each lock is in the replicated
+state (`formats.state.locks`). The leader measures the time since the owner's last request in loop time, which
 does not depend on the wall clock. Four rules keep a queue from having two owners:
 
-* An answer waits until an entry of its own is committed, so a deposed leader answers no request. The entry of
-  a client that only renews its locks names no queue.
-* A leader counts `rebalanceLockMaxLiveTime` (60 s) from the last request of the owner, or from the opening of
-  its term if that is later. By then all answers of its predecessor have expired, because clients use a lock
-  for at most 30 s after an answer.
+* Each request that locks or renews appends an entry, and is answered when this entry is committed. So a
+  leader that was replaced cannot confirm a lock. If the client only renews its locks, the entry names no
+  queue.
+* A lock expires `rebalanceLockMaxLiveTime` (60 s) after the last request of its owner, or after this leader's
+  term was opened, if that is later. When a new leader lets a lock expire, the client can no longer use an
+  answer of the previous leader, because clients use a lock for at most 30 s after an answer.
 * An expired lock is removed, or given to another client, by an operation in the log.
-* A client that locks a queue again uses a higher epoch, which is in the log as well. A late request from
-  before has a lower epoch and is ignored. Clients of other projects have no epochs. If such a client has
-  locked a queue at this leader directly, only a direct request unlocks it, because a request that another
-  broker forwards may be very late.
+* A client that locks a queue again uses a higher epoch, which is also in the replicated state. A late request
+  of the same client from before has a lower epoch and is ignored. Clients of other projects have no epochs.
+  If such a client has locked a queue by a request sent directly to this leader, a forwarded request does not
+  unlock the queue, because a forwarded request may be very late.
 
-As in RocketMQ a lock survives the connection and the unregistration of its owner: clients unlock (42) when
-they end.
+As in RocketMQ, a lock stays when its owner disconnects or unregisters. Clients unlock their queues (request
+42) when they end.
 """
 
 from __future__ import annotations
@@ -53,15 +55,18 @@ from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.errors import RemotingError
 
 MAX_LOCKS = 50_000
-"""Locked queues of all groups; a request that would add more is refused (2)."""
+"""Largest number of locked queues of all groups together. A request that would add more is refused with code
+2 SYSTEM_BUSY."""
 MAX_LOCK_BODY = 256 * 1024
-"""Bytes of one request, enough for MAX_LOCK_BATCH queues with the longest names; a longer one is refused."""
+"""Limit, in bytes, of one request. It is enough for MAX_LOCK_BATCH queues with the longest names. A longer
+request is refused."""
 SWEEP_S = 1.0
 """Seconds between two searches for expired locks."""
 
 
 class QueueLocks(LeaderService):
-    """Handlers of 41 and 42, and the expiry of locks while this node leads."""
+    """Handlers of the requests 41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ. It also removes expired locks while
+    this node leads."""
 
     def __init__(self, core: Core, creation: TopicCreation, deletions: Deletions) -> None:
         self._settings = core.settings
@@ -72,16 +77,19 @@ class QueueLocks(LeaderService):
         self._log = core.env.log.child("locks")
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
-        """Loop time (s) of the last request of each lock's owner; the oldest is the first."""
+        """Maps each lock to the loop time, in seconds, of its owner's last request. The lock with the oldest
+        request comes first."""
         self._direct: dict[LockKey, float] = {}
-        """Locks that the owner requested from this leader directly, and the loop time of its last request."""
+        """Maps each lock that its owner requested from this leader directly, not through another broker, to
+        the loop time of the owner's last direct request."""
         deletions.listeners.append(self._forget)
         self.expired: int = 0
-        """Expired locks that were removed since start, without those that went to another client."""
+        """Number of expired locks that were removed since the start. Locks that were given to another client
+        do not count."""
 
     @property
     def count(self) -> int:
-        """How many queues are locked, while this node leads."""
+        """Number of locked queues. It is 0 unless this node leads."""
         return len(self._heard)
 
     @handles(
@@ -92,9 +100,10 @@ class QueueLocks(LeaderService):
         does=actions.LOCKED,
     )
     def lock(self, call: LeaderCall[None]) -> None:
-        """Lock queues, or renew locks. The answer lists the queues that the client has locked now.
+        """Lock queues, or renew locks. The answer lists those of the requested queues that the client has
+        locked now.
 
-        Every broker of the group has the same locks, so `onlyThisBroker` changes nothing.
+        Every broker of the group has the same locks, so the field `onlyThisBroker` changes nothing.
         """
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
@@ -151,9 +160,10 @@ class QueueLocks(LeaderService):
         does=actions.LOCKED,
     )
     def unlock(self, call: LeaderCall[None]) -> None:
-        """Unlock queues. Queues of other clients stay locked, and so do queues that the client has locked
-        again since, by their epochs. If there are no epochs and another broker forwards the request, queues
-        that the client locked here directly within the life of a lock stay locked, too."""
+        """Unlock queues. Queues of other clients stay locked. A queue stays locked, too, if the client has
+        locked it again with a higher epoch since it sent this request. If there are no epochs and another
+        broker forwarded the request, those queues stay locked that the client has recently locked by a direct
+        request to this leader (within `rebalanceLockMaxLiveTime`)."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows
@@ -176,8 +186,8 @@ class QueueLocks(LeaderService):
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Load the locks. The time of their owners' last requests to the previous leader is unknown, so each
-        lock gets its full time again."""
+        """Load the locks. This leader does not know when their owners last sent requests to the previous
+        leader. So each lock gets its full time again."""
         self._writer = writer
         self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())
         self._direct = {}
@@ -196,12 +206,12 @@ class QueueLocks(LeaderService):
         self._direct = {}
 
     def _forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted: forget its locks."""
+        """Forget the locks of a topic or a group that is about to be deleted."""
         for key in writer.pending.keys_of(LOCKS, kind, name):
             self._drop(key)
 
     def _expire(self) -> bool:
-        """Remove expired locks of one owner, at most one batch. Returns whether there may be more."""
+        """Remove expired locks of one owner, at most MAX_LOCK_BATCH. Returns whether there may be more."""
         writer = self._writer
         if writer is None or not self._heard or not writer.room or not writer.may_write(UNLOCK_BATCH):
             return False
@@ -238,8 +248,8 @@ class QueueLocks(LeaderService):
     def _epoch_ops(
         self, writer: CommitLogWriter, group: str, began: Mapping[LockKey, int | None]
     ) -> list[Op]:
-        """Operations that store the epochs of locked queues. If the client gives no epoch, the stored one is
-        removed."""
+        """Return operations that store the epochs of locked queues. If the client gives no epoch for a queue,
+        the stored epoch is removed."""
         if not writer.may_write(LOCK_EPOCHS_OP):
             return []
         known = writer.pending[LOCK_EPOCHS].rows
@@ -258,13 +268,13 @@ class QueueLocks(LeaderService):
 
 
 def _is_late(known: LockEpoch | None, epoch: int | None) -> bool:
-    """Whether a request is from an earlier time at which its client had the queue."""
+    """Return whether a request is late: its client has locked the queue again since with a higher epoch."""
     return known is not None and epoch is not None and epoch < known.epoch
 
 
 def _decode(call: LeaderCall[None]) -> tuple[LockRequest, dict[MessageQueue, int | None]]:
-    """A request and its queues without duplicates, with their epochs if it has them. RemotingError 29 if the
-    request is invalid."""
+    """Decode a request. Returns it with a map from each queue to its epoch, or to None if the request has no
+    epochs. Raises RemotingError 29 INVALID_PARAMETER if the request is invalid."""
     asked = decode_body(call.request.body, LockRequest, "lock request")
     epochs = asked.epochs
     remark = ""

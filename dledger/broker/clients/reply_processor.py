@@ -1,8 +1,10 @@
-"""Replies: 324 and 325 SEND_REPLY_MESSAGE, 326 PUSH_REPLY_MESSAGE_TO_CLIENT (ReplyMessageProcessor).
+"""Replies to request messages: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 from the client that
+replies, 326 PUSH_REPLY_MESSAGE_TO_CLIENT to the client that asked (ReplyMessageProcessor).
 
-A consumer answers a request message with a message whose property REPLY_TO_CLIENT names the client that
-asked. It is pushed over that client's connection, wherever that is (`client_calls`). It is not stored: by the
-time it could be read from a log, the client would no longer wait for it.
+A consumer answers a request message with a reply message. The property REPLY_TO_CLIENT of the reply names the
+client that asked. The broker pushes the reply over that client's connection, or has the member of the group
+push it to which the client is connected (`client_calls`). The reply is not stored, because the client would
+no longer wait for it when it could be read from a log.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from dledger.remoting.server import Connection
 
 
 class ReplyProcessor:
-    """Handlers of the reply codes."""
+    """Handlers of the requests 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2."""
 
     def __init__(self, core: Core, origins: Origins, reaching: Reaching) -> None:
         self._env = core.env
@@ -62,7 +64,8 @@ class ReplyProcessor:
         does=actions.NOTHING,
     )
     def reply_v2(self, call: Call[SendMessageV2Header]) -> None:
-        """Push a reply, from a header with short field names."""
+        """Push a reply to the client that sent the request message. In this version of the request, the
+        header has short field names."""
         self._reply(call, call.header)
 
     def _reply(self, call: Call[SendMessageHeader] | Call[SendMessageV2Header], header: SendHeader) -> None:

@@ -1,8 +1,8 @@
-"""Filters as values: which messages of a queue a consumer gets.
+"""Filters, which decide the messages of a queue that a consumer gets.
 
-A unit of the ConsumeQueue holds the hash of a message's tags; everything else is in the log. For a hash, a
-filter answers YES, NO or LOOK; after LOOK it is asked again with the properties of the message. A new kind of
-filter is one class.
+A unit of the ConsumeQueue contains the hash of a message's tags (the tag code). All other properties are only
+in the log. For a tag code, a filter returns YES, NO or LOOK. LOOK means that the message must be read; the
+filter then decides by its properties. To add a kind of filter, write one class and add it to `KINDS`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ __all__ = ["ALL", "LOOK", "NO", "YES", "AllMessages", "MessageFilter", "TagFilte
 
 
 class MessageFilter(Protocol):
-    """A filter. It is pure, and gives the same result for equal messages."""
+    """Interface of all filters. A filter is pure: it gives the same result for equal messages."""
 
     def by_code(self, code: int) -> int:
-        """YES, NO or LOOK, by the tag code of a unit (`formats.message_ids.tags_code`; 0 without tags)."""
+        """Return YES, NO or LOOK for the tag code in a unit of the ConsumeQueue
+        (`formats.message_ids.tags_code`). The code is 0 for a message without tags."""
 
     def by_properties(self, properties: bytes) -> bool:
-        """Whether the message matches, asked after LOOK. `properties`: as they are stored."""
+        """Return whether the message matches. Called only if `by_code` returned LOOK. `properties` are
+        encoded as they are stored."""
 
     def cost(self, properties: bytes) -> int:
-        """The cost of `by_properties` for these properties, as the number of bytes of properties that could
-        be decoded in the same time."""
+        """Return the cost of a call of `by_properties` with these properties. Its unit is the time that it
+        takes to decode one byte of properties."""
 
 
 class AllMessages:
-    """Every message."""
+    """Filter that lets every message through."""
 
     def by_code(self, code: int) -> int:
-        """YES."""
+        """Always return YES."""
         return YES
 
     def by_properties(self, properties: bytes) -> bool:
-        """Never called."""
+        """Never called, because `by_code` does not return LOOK."""
         return True
 
     def cost(self, properties: bytes) -> int:
-        """Never called."""
+        """Never called, because `by_code` does not return LOOK."""
         return 0
 
 
@@ -54,46 +56,49 @@ ALL: Final = AllMessages()
 
 
 class TagFilter:
-    """Messages whose tags have one of these hashes. Different tags may have the same hash, so clients compare
-    the text."""
+    """Filter that lets messages through whose tags have one of these hashes. Different tags may have the same
+    hash, so clients compare the tags as text."""
 
     def __init__(self, codes: Iterable[int]) -> None:
         self._codes = frozenset(codes)
 
     def by_code(self, code: int) -> int:
-        """Never LOOK."""
+        """Return YES or NO, never LOOK."""
         return YES if code in self._codes else NO
 
     def by_properties(self, properties: bytes) -> bool:
-        """Never called."""
+        """Never called, because `by_code` does not return LOOK."""
         return True
 
     def cost(self, properties: bytes) -> int:
-        """Never called."""
+        """Never called, because `by_code` does not return LOOK."""
         return 0
 
 
 def tag_filter(expression: str) -> MessageFilter:
-    """The filter of a subscription such as `a || b`; `*` and an empty text mean all messages."""
+    """Return the filter for a subscription by tags such as `a || b`. The text `*` and an empty text mean all
+    messages."""
     codes = subscription_codes(expression)[1]
     return TagFilter(codes) if codes else ALL
 
 
 MAX_EXPRESSION = 16 * 1024
-"""Characters of a subscription; a longer one is refused, because the Java hash of each tag is computed at
-each pull."""
+"""Limit, in characters, of a subscription; a longer one is refused. There is a limit because the Java hash of
+each tag is computed at each pull."""
 TAG: Final = "TAG"
 CLASS_FILTER: Final = "class filter"
-"""Kind of a subscription by uploaded Java code, which RocketMQ no longer supports."""
+"""Expression type of subscriptions by uploaded Java code, which RocketMQ no longer supports."""
 KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType(
     {TAG: tag_filter, "SQL92": sql_filter}
 )
-"""Expression type -> function that makes the filter. It raises RemotingError 23 for an invalid expression."""
+"""Maps an expression type to the function that makes the filter. The function raises RemotingError 23
+SUBSCRIPTION_PARSE_FAILED if the expression is invalid."""
 
 
 def filter_of(kind: str, expression: str, *, by_property: bool) -> MessageFilter:
-    """The filter of a subscription. `by_property`: whether kinds other than tags are enabled
-    (`enablePropertyFilter`). RemotingError 1, as in RocketMQ, for a kind that is disabled or unknown."""
+    """Return the filter of a subscription. `by_property` says whether types other than tags are enabled
+    (`enablePropertyFilter`). Raises RemotingError 1 SYSTEM_ERROR, as RocketMQ does, if the type is disabled
+    or unknown, and 23 SUBSCRIPTION_PARSE_FAILED if the expression is invalid or too long."""
     if len(expression) > MAX_EXPRESSION:
         raise RemotingError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -1,4 +1,4 @@
-"""Messages of a retry topic, selected by the condition on the topic that they came from."""
+"""The filter for messages of a retry topic."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ _RETRY_TOPIC = RETRY_TOPIC.encode()
 
 
 class RetryFilter:
-    """The filter of RocketMQ's `filterSupportRetry` (ExpressionForRetryMessageFilter). `of_topic` returns the
-    group's filter for a topic."""
+    """Filter for messages of a retry topic: each message is filtered by the group's subscription to the topic
+    that the message came from. It corresponds to RocketMQ's `filterSupportRetry`
+    (ExpressionForRetryMessageFilter). `of_topic` returns the group's filter for a topic."""
 
     def __init__(self, of_topic: Callable[[str], MessageFilter]) -> None:
         self._of_topic = of_topic
 
     def by_code(self, code: int) -> int:
-        """LOOK."""
+        """Always return LOOK."""
         return LOOK
 
     def by_properties(self, properties: bytes) -> bool:
-        """Whether the filter of the original topic matches."""
+        """Return whether the filter of the original topic accepts the message."""
         return self._origin(properties).by_properties(properties)
 
     def cost(self, properties: bytes) -> int:
-        """The cost of finding the original topic and of its filter."""
+        """Return the cost of finding the original topic, plus the cost of that topic's filter."""
         return len(properties) + self._origin(properties).cost(properties)
 
     def _origin(self, properties: bytes) -> MessageFilter:

@@ -1,7 +1,7 @@
-"""The grammar of SQL92 filters (rocketmq-filter, SelectorParser.jj), by lark.
+"""The grammar of conditions in SQL92 (rocketmq-filter, SelectorParser.jj), for the parser library lark.
 
-The grammar is the same, except that an expression must use its whole text: RocketMQ takes `a = 1 b = 2` for
-`a = 1`.
+It differs from RocketMQ's grammar in one point: the expression must end where the text ends. RocketMQ reads
+`a = 1 b = 2` as `a = 1` and ignores the rest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dledger.broker.filter import sql_nodes
 from dledger.broker.filter.sql_nodes import InvalidSelector, Node
 
 MAX_TOKENS = 1000
-"""Words, literals and signs in an expression; a longer one is invalid. An expression is parsed on the event
-loop, at its first use."""
+"""Largest number of words, literals and signs in an expression; one with more is invalid. There is a limit
+because an expression is parsed on the event loop, at its first use."""
 SHOWN = 40
-"""An expression in an error is cut to this many characters."""
+"""Limit, in characters, of an expression in an error message; a longer one is cut."""
 
 GRAMMAR: Final = r"""
 ?start: any_of
@@ -92,11 +92,11 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 
 class _Words(Lexer):
-    """A lexer that takes the longest match, as JavaCC does. `--` begins a comment if a line end follows;
-    otherwise it is two signs."""
+    """Lexer that takes the longest match, as JavaCC does. The text `--` begins a comment if there is a line
+    end behind it. Otherwise it is two signs."""
 
     def __init__(self, conf: object) -> None:
-        """Take lark's configuration, which is not used."""
+        """Take lark's configuration, and ignore it."""
 
     def lex(self, data: str) -> Iterator[Token]:  # type: ignore[override]  # what lark gives to a lexer of one's own
         at, count, last_line = 0, 0, max(data.rfind("\n"), data.rfind("\r"))
@@ -123,8 +123,8 @@ class _Words(Lexer):
 
 @v_args(inline=True)
 class _Builder(Transformer[Any, Any]):
-    """Turns rules into nodes while parsing: there is no tree and no recursion. Tokens carry their position in
-    the text."""
+    """Turns rules of the grammar into nodes while lark parses, so that no parse tree is built and nothing
+    recurses. Each token carries its position in the text."""
 
     def any_of(self, *parts: Any) -> Node:
         return sql_nodes.any_of(parts[::2])
@@ -213,7 +213,8 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=_Words, transformer=_Builder
 
 
 def parse(expression: str) -> Node:
-    """The condition of an expression. InvalidSelector, with a text for its author, if it is invalid."""
+    """Return the condition that an expression contains. Raises InvalidSelector if the expression is invalid;
+    the text of the error is for the author of the expression."""
     try:
         node = cast(Node, _PARSER.parse(expression))  # by the transformer
     except UnexpectedInput as error:

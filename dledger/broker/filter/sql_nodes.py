@@ -1,8 +1,11 @@
-"""SQL92 filters as trees of closures, built from the leaves up (rocketmq-filter's expression package).
+"""SQL92 conditions as trees of closures, which are built from the leaves up (rocketmq-filter's expression
+package).
 
-Each function here is one rule of the grammar. It checks the operands, with RocketMQ's error texts, and
-returns a node whose `evaluate` takes the properties of a message. NULL is None: a comparison with it is
-unknown, and AND, OR and NOT use three-valued logic."""
+Each public function implements one rule of the grammar. It checks the operands, with RocketMQ's error texts,
+and returns a node. The node's `evaluate` takes the properties of a message and returns a value. NULL is None.
+The result of a comparison with NULL is unknown, which is None as well. AND, OR and NOT use three-valued
+logic.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,35 @@ from dledger.broker.filter.sql_values import Long, Unmatched, Value, compare, pa
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 MAX_DEPTH = 64
-"""Deepest nesting of operators; an expression with a deeper one is invalid. A list of AND or OR counts as
-one."""
+"""Greatest nesting depth of operators; an expression with a greater one is invalid. A list of operands joined
+by AND, or by OR, counts as one level."""
 MAX_SCANS = 64
-"""CONTAINS in an expression; one with more is invalid. Each CONTAINS searches up to 32 KiB of one
-property."""
+"""Largest number of CONTAINS operators in an expression; one with more is invalid. Each CONTAINS searches up
+to 32 KiB of one property."""
 _MIN_DOUBLE = 5e-324
 
 
 class InvalidSelector(ValueError):
-    """The text is not a valid SQL92 expression; the message says why."""
+    """Raised if a text is not a valid SQL92 condition. The message says why."""
 
 
 class Kind(Enum):
-    """Kind of an operand, for the checks."""
+    """Kind of an operand. The checks of operators depend on it."""
 
     PROPERTY = 1
     CONSTANT = 2
     BOOLEAN_CONSTANT = 3
-    """TRUE, FALSE or NULL, which is a constant and a condition."""
+    """TRUE, FALSE or NULL, which is both a constant and a condition."""
     CONDITION = 4
     OTHER = 5
-    """The negative of an operand."""
+    """The negative of an operand (`-x`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression. `text`: as RocketMQ shows it in errors; `value`: of a constant; `size`:
-    operators in it; `scans`: how many of them search a text."""
+    """A part of an expression. `text` returns the text that RocketMQ shows for it in errors. `value` is the
+    value of a constant. `size` is the number of operators in this part, and `scans` the number of those that
+    search in a text."""
 
     kind: Kind
     evaluate: Evaluate
@@ -57,12 +61,12 @@ class Node:
 
     @property
     def constant(self) -> bool:
-        """Whether it is a literal."""
+        """Whether this part is a literal."""
         return self.kind in (Kind.CONSTANT, Kind.BOOLEAN_CONSTANT)
 
     @property
     def boolean(self) -> bool:
-        """Whether it is a condition, or TRUE, FALSE or NULL."""
+        """Whether this part is a condition, or one of the constants TRUE, FALSE and NULL."""
         return self.kind in (Kind.CONDITION, Kind.BOOLEAN_CONSTANT)
 
 
@@ -70,18 +74,19 @@ class Node:
 
 
 def property_(name: str) -> Node:
-    """The value of a property; NULL if the message does not have it."""
+    """Return a node for a property. Its value is NULL if the message does not have the property."""
     return Node(Kind.PROPERTY, lambda properties: properties.get(name), lambda: name)
 
 
 def constant(value: Value) -> Node:
-    """A literal."""
+    """Return a node for a literal."""
     kind = Kind.BOOLEAN_CONSTANT if value is None or isinstance(value, bool) else Kind.CONSTANT
     return Node(kind, lambda properties: value, lambda: _literal(value), value)
 
 
 def integer(text: str) -> Node:
-    """`5`, `5L`: an Integer if the value fits, else a Long."""
+    """Return a node for a whole number such as `5` or `5L`. It is a Java Integer if the value fits, otherwise
+    a Long. Raises InvalidSelector if it does not fit into a Long."""
     digits = text.rstrip("lL")
     if len(digits) > 19 or int(digits) >= 1 << 63:
         raise InvalidSelector(f'For input string: "{digits[:40]}"')
@@ -90,7 +95,9 @@ def integer(text: str) -> Node:
 
 
 def double(text: str) -> Node:
-    """`5.0`. RocketMQ refuses values below the least positive Double, and so also 0.0."""
+    """Return a node for a number such as `5.0`. Raises InvalidSelector for numbers that RocketMQ refuses,
+    which are those above the greatest Double and those below the least positive Double. So 0.0 is refused as
+    well."""
     value = float(text)
     if math.isinf(value):
         raise InvalidSelector(f"{text[:40]} is greater than 1.7976931348623157E308")
@@ -103,8 +110,8 @@ def double(text: str) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """Check an operand of AND, OR or NOT, or the whole expression. A property alone is a text, so it is never
-    true."""
+    """Check an operand of AND, OR or NOT, or the whole expression, and return it as a condition. A property
+    alone is a text, so as a condition it is never true."""
     if node.boolean:
         return node
     if node.kind is not Kind.PROPERTY:
@@ -116,12 +123,14 @@ def condition(node: Node) -> Node:
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
-    """OR: true if one operand is true; else unknown if one is unknown."""
+    """Return a node for OR. It is true if an operand is true. If none is true, it is unknown if an operand is
+    unknown."""
     return _joined([condition(node) for node in nodes], True, "||")
 
 
 def all_of(nodes: Sequence[Node]) -> Node:
-    """AND: false if one operand is false; else unknown if one is unknown."""
+    """Return a node for AND. It is false if an operand is false. If none is false, it is unknown if an
+    operand is unknown."""
     return _joined([condition(node) for node in nodes], False, "&&")
 
 
@@ -147,7 +156,8 @@ def _joined(nodes: list[Node], decisive: bool, symbol: str) -> Node:
 
 
 def not_(node: Node) -> Node:
-    """NOT binds closer than a comparison: `NOT a = 1` is `(NOT a) = 1`."""
+    """Return a node for NOT. As in RocketMQ, NOT binds closer than a comparison: `NOT a = 1` means `(NOT a) =
+    1`."""
     node = condition(node)
     value = node.evaluate
 
@@ -159,7 +169,8 @@ def not_(node: Node) -> Node:
 
 
 def negative(node: Node) -> Node:
-    """The negative of a number; NULL for anything else. A property is a text, so its negative is NULL too."""
+    """Return a node for the negative of a number. The negative of any other value is NULL. A property is a
+    text, so its negative is also NULL."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -175,8 +186,9 @@ def negative(node: Node) -> Node:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """`=`. Two properties that are both missing are equal. If only the left one is missing, the result is
-    unknown; if only the right one is missing, they are not equal (ComparisonExpression.doCreateEqual)."""
+    """Return a node for `=`. Two properties that are both missing are equal. If only the left one is missing,
+    the result is unknown. If only the right one is missing, they are not equal
+    (ComparisonExpression.doCreateEqual)."""
     for node in (left, right):
         if node.kind is Kind.BOOLEAN_CONSTANT and node.value is None:
             raise InvalidSelector(f"'{node.text()}' cannot be compared.")
@@ -186,17 +198,17 @@ def equal(left: Node, right: Node) -> Node:
 
 
 def not_equal(left: Node, right: Node) -> Node:
-    """`<>`: unknown if `=` is unknown."""
+    """Return a node for `<>`. It is unknown if `=` is unknown."""
     return not_(equal(left, right))
 
 
 def is_null(node: Node) -> Node:
-    """IS NULL."""
+    """Return a node for IS NULL."""
     return _equal(node, constant(None))
 
 
 def is_not_null(node: Node) -> Node:
-    """IS NOT NULL."""
+    """Return a node for IS NOT NULL."""
     return not_(is_null(node))
 
 
@@ -215,22 +227,22 @@ def _equal(left: Node, right: Node) -> Node:
 
 
 def greater(left: Node, right: Node) -> Node:
-    """`>`."""
+    """Return a node for `>`."""
     return _ordered(left, right, operator.gt, ">")
 
 
 def greater_equal(left: Node, right: Node) -> Node:
-    """`>=`."""
+    """Return a node for `>=`."""
     return _ordered(left, right, operator.ge, ">=")
 
 
 def less(left: Node, right: Node) -> Node:
-    """`<`."""
+    """Return a node for `<`."""
     return _ordered(left, right, operator.lt, "<")
 
 
 def less_equal(left: Node, right: Node) -> Node:
-    """`<=`."""
+    """Return a node for `<=`."""
     return _ordered(left, right, operator.le, "<=")
 
 
@@ -253,7 +265,8 @@ def _ordered(left: Node, right: Node, wanted: Callable[[int, int], bool], symbol
 
 
 def between(node: Node, low: Node, high: Node) -> Node:
-    """BETWEEN low AND high, both included."""
+    """Return a node for BETWEEN low AND high, which includes both limits. Raises InvalidSelector if both
+    limits are constants and cannot be a range."""
     if low.constant and high.constant:
         if low.value is None or high.value is None:
             raise InvalidSelector("Illegal values of between, values can not be null!")
@@ -270,7 +283,7 @@ def between(node: Node, low: Node, high: Node) -> Node:
 
 
 def not_between(node: Node, low: Node, high: Node) -> Node:
-    """NOT BETWEEN."""
+    """Return a node for NOT BETWEEN."""
     return any_of((less(node, low), greater(node, high)))
 
 
@@ -278,7 +291,8 @@ def not_between(node: Node, low: Node, high: Node) -> Node:
 
 
 def within(node: Node, elements: Sequence[str], negated: bool = False) -> Node:
-    """[NOT] IN, for a property; unknown if the message does not have it."""
+    """Return a node for IN, or NOT IN, with a property on its left side. It is unknown if the message does
+    not have the property."""
     if node.kind is not Kind.PROPERTY:
         raise InvalidSelector(f"Expected a property for In expression, got: {node.text()}")
     value, known = node.evaluate, frozenset(elements)
@@ -292,25 +306,25 @@ def within(node: Node, elements: Sequence[str], negated: bool = False) -> Node:
 
 
 def contains(node: Node, search: str, negated: bool = False) -> Node:
-    """[NOT] CONTAINS."""
+    """Return a node for CONTAINS, or NOT CONTAINS."""
     return _searched(node, search, negated, "CONTAINS", lambda text: search in text, scans=1)
 
 
 def starts_with(node: Node, search: str, negated: bool = False) -> Node:
-    """[NOT] STARTSWITH."""
+    """Return a node for STARTSWITH, or NOT STARTSWITH."""
     return _searched(node, search, negated, "STARTSWITH", lambda text: text.startswith(search))
 
 
 def ends_with(node: Node, search: str, negated: bool = False) -> Node:
-    """[NOT] ENDSWITH."""
+    """Return a node for ENDSWITH, or NOT ENDSWITH."""
     return _searched(node, search, negated, "ENDSWITH", lambda text: text.endswith(search))
 
 
 def _searched(
     node: Node, search: str, negated: bool, symbol: str, found: Callable[[str], bool], scans: int = 0
 ) -> Node:
-    """A search in a text. False, also if negated, for a value that is not a text and for an empty search text
-    (ContainsExpression)."""
+    """Return a node for a search in a text. If the value is not a text, or the search text is empty, the
+    result is false, even for the negated operator (ContainsExpression)."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value:

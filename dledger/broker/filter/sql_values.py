@@ -1,9 +1,10 @@
-"""Values of SQL92 filters, compared as RocketMQ's brokers compare them (ComparisonExpression.__compare).
+"""Values in SQL92 conditions, which are compared as RocketMQ's brokers compare them
+(ComparisonExpression.__compare).
 
-A property is a text. If it is compared with a number, the kind of the number decides how the text is parsed:
-as Integer, Long or Double. A text that Java's `valueOf` refuses is an error (`Unmatched`), and a message with
-an error does not match, whatever else the expression says. Integer is `int`, Long is `Long`, Double is
-`float`, Boolean is `bool`, String is `str`.
+A property is a text. If it is compared with a number, the kind of the number decides how the text is parsed,
+as Integer, Long or Double. If Java's `valueOf` would refuse the text, `Unmatched` is raised. A message for
+which this happens does not match, whatever the rest of the expression says. Java's Integer is `int` in this
+module, Long is `Long`, Double is `float`, Boolean is `bool` and String is `str`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import re
 from typing import Final
 
 MAX_NUMBER = 400
-"""Characters of a property that is parsed as a number; a longer one is not a number. The largest Double has
-309."""
+"""Limit, in characters, of a property that is parsed as a number; a longer one is not a number. The greatest
+Double has 309 digits."""
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[fd]?", re.IGNORECASE | re.ASCII)
 _HEXADECIMAL: Final = re.compile(
     r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?\d+[fd]?", re.IGNORECASE | re.ASCII
@@ -24,19 +25,20 @@ _BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 class Long(int):
-    """A java.lang.Long: literals beyond 32 bits, and their negatives."""
+    """A java.lang.Long. Literals beyond 32 bits and their negatives have this type."""
 
 
 Value = str | int | float | bool | None
 
 
 class Unmatched(Exception):
-    """Evaluation failed, where RocketMQ throws an exception: the message does not match."""
+    """Raised if the evaluation fails, in the cases in which RocketMQ throws an exception. The message then
+    does not match."""
 
 
 def parse_integer(text: str, bits: int) -> int:
-    """Integer.valueOf and Long.valueOf: an optional sign and digits of any script. Unmatched if the text is
-    not such a number."""
+    """Parse a text as Integer.valueOf (32 bits) or Long.valueOf (64 bits) does: an optional sign, then digits
+    of any script. Raises Unmatched if the text is not such a number."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not 0 < len(digits) <= MAX_NUMBER or not digits.isdecimal():
         raise Unmatched(text)
@@ -49,8 +51,8 @@ def parse_integer(text: str, bits: int) -> int:
 
 
 def parse_double(text: str) -> float:
-    """Double.valueOf: accepts blanks around the number, a suffix f or d, NaN, Infinity and hexadecimal.
-    Unmatched if the text is not such a number."""
+    """Parse a text as Double.valueOf does: with blanks around the number, a suffix f or d, NaN, Infinity and
+    hexadecimal numbers. Raises Unmatched if the text is not such a number."""
     if len(text) > MAX_NUMBER:
         raise Unmatched(text)
     text = text.strip(_BLANKS)
@@ -69,13 +71,13 @@ def parse_double(text: str) -> float:
 
 
 def parse_boolean(text: str) -> bool:
-    """Boolean.valueOf: anything but "true" is false."""
+    """Parse a text as Boolean.valueOf does: "true" in any case is true, every other text is false."""
     return text.lower() == "true"
 
 
 def compare(left: str | int | float | bool, right: str | int | float | bool) -> int:
-    """Negative, zero or positive as `left` is below, equal to or above `right`. Unmatched if a text cannot be
-    parsed."""
+    """Return a negative number, zero or a positive number if `left` is below, equal to or above `right`.
+    Raises Unmatched if a text cannot be parsed, or if a Boolean on the left is compared with a text."""
     kind, other = type(left), type(right)
     if kind is not other:
         if kind is bool:
@@ -102,7 +104,8 @@ def _read(text: str, kind: type) -> int | float | bool:
 
 
 def _compare_doubles(left: float, right: float) -> int:
-    """Double.compare: NaN is the largest and equals itself, -0.0 is below 0.0."""
+    """Compare two numbers as Double.compare does: NaN is the greatest and equals itself, and -0.0 is below
+    0.0."""
     if left < right:
         return -1
     if left > right:
@@ -111,7 +114,8 @@ def _compare_doubles(left: float, right: float) -> int:
 
 
 def _order(value: float) -> int:
-    """Order of two values of which neither is above the other: NaN is the highest, -0.0 is below 0.0."""
+    """Return a number by which two values are ordered of which neither is greater. NaN comes last, and -0.0
+    comes before 0.0."""
     if value != value:
         return 2
     return 0 if value == 0 and str(value)[0] == "-" else 1

@@ -1,4 +1,4 @@
-"""Results of a filter for a tag code."""
+"""The three results that a filter may return for a tag code."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 NO: Final = 0
 YES: Final = 1
 LOOK: Final = 2
-"""The tag code is not enough: read the message, and ask `by_properties`."""
+"""The tag code alone does not decide. The message must be read, and `by_properties` decides."""

@@ -1,5 +1,7 @@
-"""Health and metrics.
+"""Health and metrics of a broker over HTTP.
 
-* `server`   /health, /livez, /readyz and /metrics
-* `health`   the content of the first three
+* `server`: the paths /health, /livez, /readyz and /metrics
+* `health`: what /health shows, and whether the broker is ready
+* `consumer_metrics`: metrics of consumer groups
+* `listener`: the connections of the HTTP port
 """

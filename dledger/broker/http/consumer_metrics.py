@@ -1,5 +1,5 @@
-"""Metrics of consumer groups: how far they are behind, and whether their members agree. Their number is
-bounded, because the page is made on the event loop."""
+"""Metrics of consumer groups: how far they are behind, and whether their members have the same subscriptions
+and different client ids. The number of groups is limited, because the page is made on the event loop."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from dledger.broker.broker import Broker
 
 MAX_DISAGREEING = 100
-"""Consumer groups with disagreeing members that are shown; further ones are left out."""
+"""Largest number of consumer groups that are shown because their members differ; further ones are left
+out."""
 MAX_LAGS = 1000
-"""Pairs of group and topic whose backlog is shown; further ones are left out."""
+"""Largest number of pairs of group and topic whose backlog is shown; further ones are left out."""
 MAX_LAG_QUEUES = 10_000
-"""Queues that are read to compute the backlogs, about 4 ms; groups beyond that are left out."""
+"""Largest number of queues from which the backlogs are computed, about 4 ms. Groups that would exceed it are
+left out."""
 
 
 def consumer_metrics(broker: Broker) -> Iterable[Metric]:
-    """All metrics of consumer groups."""
+    """Yield all metrics of consumer groups."""
     yield from _disagreements(broker)
     yield from _lags(broker)
 
@@ -45,7 +47,8 @@ def _disagreements(broker: Broker) -> Iterable[Metric]:
 
 
 def _lags(broker: Broker) -> Iterable[Metric]:
-    """Committed messages that a group has not consumed yet; groups with connected consumers come first."""
+    """Yield the numbers of messages that consumer groups have not consumed yet. Groups with connected
+    consumers come first. Only the leader shows them."""
     lag = GaugeMetricFamily(
         "dledger_consumer_lag_messages",
         "Messages of a topic that a consumer group has not consumed yet",

@@ -1,4 +1,4 @@
-"""What a broker reports about itself to monitoring: healthy, degraded, ready or not."""
+"""What a broker reports about itself to monitoring: whether it is healthy, degraded and ready."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dledger.broker.status_values import texts, whole
 from dledger.runtime.program import open_files
 
 SCARCE = 0.9
-"""Share of a limit from which on a warning is given."""
+"""Share of a limit. A warning is given if at least this share is used."""
 
 
 def health(broker: Broker) -> dict[str, object]:
-    """The object that /health shows.
+    """Return the object that /health shows.
 
-    Healthy: the log is open, a leader is known, and there are no `reasons` against it. Degraded: healthy, but
-    there are `warnings`. Either a member is not reachable, so that the group survives one failure less, or
-    clocks or store times are wrong. A store time ahead of the clock is only a warning: it affects all members
-    at once, maybe for years, and each still works.
+    A broker is healthy if its log is open, a leader is known, and the replicated log gives no other `reasons`
+    against it. It is degraded if it is healthy but has `warnings`. For example, a member is not reachable, so
+    that the group survives one failure less; or clocks or store times are wrong. A store time that is ahead
+    of the clock is only a warning, because it affects all members at once, maybe for years, and each of them
+    still works.
 
-    `namesrv`: whether each NameServer accepted the last registration; `namesrv_failures`: why it did not. A
-    failure does not make a node unhealthy: else all nodes would become unhealthy at once while one NameServer
-    is replaced.
+    `namesrv` says for each NameServer whether it accepted the last registration, and `namesrv_failures` why
+    it did not. A failed registration does not make a broker unhealthy. Otherwise all brokers would become
+    unhealthy at once while one NameServer is replaced.
     """
     if not broker.opened.is_set():
         return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
@@ -60,8 +61,8 @@ def health(broker: Broker) -> dict[str, object]:
 
 
 def scarce(broker: Broker) -> list[str]:
-    """Warnings about limits that are nearly reached: further clients would be refused, or files could not be
-    opened."""
+    """Return warnings about limits that are nearly reached. Beyond these limits, clients would be refused or
+    files could not be opened."""
     found = []
     connections, most = len(broker.server.connections), broker.config.server.max_connections
     if connections >= SCARCE * most:
@@ -76,14 +77,15 @@ def scarce(broker: Broker) -> list[str]:
 
 
 def why_not_ready(broker: Broker) -> str:
-    """Why clients should not come here now; empty if this broker serves, or can name the leader."""
+    """Return the reason why clients should not use this broker now. It is empty if this broker leads, or
+    knows the leader."""
     if not broker.opened.is_set():
         return "the log is being opened"
     return "no leader is known" if broker.node.leader_id is None else ""
 
 
 def _not_reached(status: dict[str, object]) -> list[str]:
-    """Voters that this node has no connection to."""
+    """Return the voters to which this node has no connection."""
     peers, voters = status.get("peers"), status.get("voters")
     if not isinstance(peers, dict) or not isinstance(voters, list):
         return []

@@ -1,7 +1,9 @@
-"""The connections of the HTTP port, with limits on their number, their idle time and their unread answers.
+"""The connections of the HTTP port. Their number, their idle time and the size of their unread answers are
+limited.
 
-aiohttp has no such limits. There a connection without a request stays for ever, so many of them would use up
-all file descriptors of the broker. A client that asks for metrics without reading would fill its memory.
+aiohttp has no such limits. Without them, idle connections would stay for ever, and many of them would use up
+all file descriptors of the broker. The answers to a client that asks for metrics and never reads them would
+fill the broker's memory.
 """
 
 from __future__ import annotations
@@ -12,52 +14,55 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 MAX_CONNECTIONS = 64
-"""Open connections; for one more the one that was idle for longest is closed."""
+"""Largest number of open connections. To accept one more, the connection is closed that was idle for the
+longest time."""
 MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes of answers that clients have not read, over all connections; beyond this the connections with the
-most are closed."""
+"""Limit, in bytes, of the answers that clients have not read yet, over all connections. Beyond it, the
+connections with the largest unread answers are closed."""
 IDLE_S = 75.0
 """Seconds without a request after which a connection is closed."""
 
 
 class Listener:
-    """Accepts connections for a runner that is set up."""
+    """Accepts HTTP connections for an aiohttp runner, which must be set up already, and closes connections by
+    the limits above."""
 
     def __init__(self, runner: web.AppRunner, *, idle_s: float = IDLE_S) -> None:
         self._runner = runner
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._active: dict[RequestHandler, float] = {}
-        """Loop time of the last request of each connection, or of its beginning; the oldest is the first."""
+        """Maps each connection to the loop time of its last request, or of its beginning if it has had none.
+        The connection that was idle for the longest time comes first."""
 
     async def open(self, host: str, port: int) -> None:
-        """Start to listen. OSError if that fails."""
+        """Start to listen. Raises OSError if that fails."""
         self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses (host, port) on which it listens."""
+        """Addresses (host, port) on which the listener accepts connections."""
         sockets = () if self._server is None else self._server.sockets
         return [tuple(socket.getsockname()[:2]) for socket in sockets]
 
     @property
     def count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._active)
 
     @property
     def handlers(self) -> list[RequestHandler]:
-        """Handlers of the open connections; the one that was idle for longest is the first."""
+        """Handlers of the open connections. The one that was idle for the longest time comes first."""
         return list(self._active)
 
     def close(self) -> None:
-        """Accept no more connections. Open ones end with the runner."""
+        """Accept no more connections. Open connections stay until the runner is cleaned up."""
         if self._server is not None:
             self._server.close()
 
     def served(self, request: web.BaseRequest) -> None:
-        """A request came: its connection is not idle. Close connections with unread answers if they are above
-        the limit."""
+        """Note that a connection has received a request, so that it is not idle. If unread answers exceed
+        MAX_UNSENT, close the connections with the largest ones."""
         handler = request.protocol
         if self._active.pop(handler, None) is not None:
             self._active[handler] = asyncio.get_running_loop().time()
@@ -83,7 +88,8 @@ class Listener:
         return handler
 
     def _look(self, handler: RequestHandler) -> None:
-        """Close a connection that was idle for long enough; else look again when it can be."""
+        """Close a connection if it was idle for `idle_s`. If it has received a request meanwhile, check again
+        `idle_s` after that request."""
         since = self._active.get(handler)
         if since is None:
             return
@@ -102,7 +108,7 @@ class Listener:
             transport.abort()  # else it stays until what it has not taken is sent
 
     def _forget(self) -> None:
-        """Remove connections that the other side has closed."""
+        """Remove connections that the client has closed."""
         # One that was accepted in this turn of the loop has no transport yet.
         before = asyncio.get_running_loop().time() - 1.0
         gone = [one for one, since in self._active.items() if one.transport is None and since < before]

@@ -1,4 +1,5 @@
-"""/health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 turns it off."""
+"""The HTTP server with the paths /health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 turns it
+off."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from dledger.broker.registration.registrar import Registrar
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
 _RENAMED = MappingProxyType({"snapshot_index": "boundary_snapshot_index", "gc_ms_total": "gc_ms"})
-"""Numbers of the node's status that are renamed, because another metric has their name."""
+"""Maps names of numbers in the node's status to other names for the metrics, because other metrics already
+have the original names."""
 _COUNTED = frozenset(
     [
         "flushes",
@@ -44,11 +46,12 @@ _COUNTED = frozenset(
         "messages_too_new",
     ]
 )
-"""Numbers of the node's status that only grow while the process lives."""
+"""Numbers in the node's status that never decrease while the process lives. They are shown as counters."""
 
 
 class HttpServer:
-    """Serves one broker's health and figures, from a registry of its own."""
+    """Serves the health and the figures of one broker. The figures are in a Prometheus registry that belongs
+    to this server alone."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -63,7 +66,7 @@ class HttpServer:
         self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> None:
-        """Start to listen. OSError names the address."""
+        """Start to listen. Raises OSError, which names the address, if that fails."""
         await self._runner.setup()
         try:
             await self._listener.open(host, port)
@@ -73,11 +76,11 @@ class HttpServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses (host, port) on which it listens."""
+        """Addresses (host, port) on which the server accepts connections."""
         return self._listener.addresses
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the server."""
         self._listener.close()
         await self._runner.cleanup()
 
@@ -103,14 +106,14 @@ class HttpServer:
 
 
 class BrokerCollector(Collector):
-    """Metrics that are read when they are asked for: nothing is counted twice, and the hot path does no extra
-    work."""
+    """Collects the metrics when they are requested. So nothing is counted a second time for the metrics, and
+    the hot path does no extra work."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics."""
+        """Yield all metrics."""
         broker = self._broker
         for figure in broker.figures():
             if figure.metric:
@@ -142,7 +145,7 @@ def _registrations(registrar: Registrar) -> Iterable[Metric]:
 
 
 def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
-    """Every number of the node's status, the role as a label, and the lag of each peer."""
+    """Yield all numbers in the node's status, the role as a label, and the lag of each peer."""
     role = GaugeMetricFamily("dledger_role", "1 for the node's Raft role", labels=["role"])
     role.add_metric([str(status.get("role"))], 1)
     yield role
@@ -169,7 +172,8 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
 
 
 def _of_status(name: str, value: Number) -> Metric:
-    """A number of the status as Prometheus names it: in base units, and a counter if it only grows."""
+    """Return a number of the status as a metric that follows Prometheus' conventions: in base units, and as a
+    counter if it never decreases."""
     told = _RENAMED.get(name, name)
     if "_ms" in told:
         told, value = f"{told.replace('_ms', '', 1)}_seconds", value / 1000

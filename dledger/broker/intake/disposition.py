@@ -1,7 +1,8 @@
-"""Decides what kind of message a producer sent, here and nowhere else (SendMessageProcessor and the hooks of
-RocketMQ's that look at properties before a message is put).
+"""The only place that decides the kind of a message that a producer sends (SendMessageProcessor, and
+RocketMQ's hooks that look at properties before a message is stored).
 
-The kind follows only from flags, properties and topic, so that a message means the same alone and in a batch.
+The kind follows only from flags, properties and topic. So a message has the same kind whether it is sent
+alone or in a batch.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ from dledger.remoting.errors import RemotingError
 
 DELAY_LEVEL = "DELAY"
 TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
-"""Properties with the delivery time or the delay; the last one is that of older clients."""
+"""Properties that contain the delivery time or the delay of a message. The last one is used by older
+clients."""
 _TELLING = re.compile(f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRAN_MSG, TIMER_OUT_MS, *TIMERS))})\x01([^\x02]*)")
 
 
 class Disposition(Enum):
-    """The kind of a message, which decides where it is put."""
+    """The kind of a message. It decides the topic in which the message is stored first."""
 
     ORDINARY = "ordinary"
     RETRY = "retry"
-    """A message to a retry topic without a delay level: delivered at once."""
+    """A message to a retry topic without a delay level. It is delivered at once."""
     DELAYED = "delayed"
-    """Delivered after a delay level."""
+    """A message with a delay level. It is delivered after the delay of this level."""
     TIMED = "timed"
-    """Delivered at a point in time."""
+    """A message that is delivered at a point in time."""
     HALF = "transactional"
-    """Not delivered until its producer commits it."""
+    """A half message. It is delivered only after its producer has committed the transaction."""
 
 
 def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
-    """The kind of a message. `properties`: as they were sent."""
+    """Return the kind of a message. `properties` are those that the producer sent."""
     if sys_flag & TRANSACTION_MASK:
         return Disposition.HALF
     told = dict(_TELLING.findall(properties))
@@ -60,7 +62,8 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
 
 
 def delay_level_of(properties: str) -> int:
-    """The delay level in these properties, 1 or more. RemotingError 13 if it is not a number."""
+    """Return the delay level in these properties, 1 or more. Raises RemotingError 13 MESSAGE_ILLEGAL if it is
+    not a number."""
     text = dict(_TELLING.findall(properties)).get(DELAY_LEVEL, "")
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise RemotingError(
@@ -70,8 +73,9 @@ def delay_level_of(properties: str) -> int:
 
 
 def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition:
-    """The kind of a message, as `disposition_of`. RemotingError 13 for properties that contradict each other,
-    29 for flags that no client may set."""
+    """Return the kind of a message as `disposition_of` does, after checks. Raises RemotingError 13
+    MESSAGE_ILLEGAL if properties contradict each other, and 29 INVALID_PARAMETER if the message has flags
+    that no client may set."""
     if not sys_flag & SPECIAL_FLAGS and not may_wait(properties):
         return Disposition.RETRY if topic.startswith(RETRY_PREFIX) else Disposition.ORDINARY
     kind = disposition_of(topic, sys_flag, properties)
@@ -83,9 +87,9 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
 
 
 def _check_half(topic: str, sys_flag: int, properties: str) -> None:
-    """RemotingError 13 for a half message that would not do what its producer means. RocketMQ takes a
-    message with TRAN_MSG alone for a half message, and loses the destination of a half message that is
-    also delayed."""
+    """Raises RemotingError 13 MESSAGE_ILLEGAL if a half message would not do what its producer intends. For
+    RocketMQ the property TRAN_MSG alone makes a message a half message, with or without the flag. RocketMQ
+    also accepts a half message that is delayed as well, and loses its destination."""
     told = dict(_TELLING.findall(properties))
     problem = ""
     if told.get(TRAN_MSG) != "true":

@@ -20,7 +20,7 @@ from dledger.broker.topic.feature import TopicFeature
 
 
 class IntakeFeature(Feature):
-    """All ways in which messages enter the broker."""
+    """All ways in which messages enter the broker, as a feature."""
 
     def __init__(
         self,

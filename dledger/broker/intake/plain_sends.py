@@ -1,27 +1,26 @@
-"""The fast path of sends: all plain sends in one read of a connection go from the bytes of their frames to
-sealed entries and encoded answers in one loop.
+"""The fast path of sends. It handles all plain sends in one read of a connection in one loop, from the bytes
+of their frames to sealed entries and encoded answers.
 
-Nearly all messages are plain: sent alone, as JSON, not one-way, to an existing topic, for immediate delivery.
-On the general path (a command, its header, a handler's checks, a record, an entry, an answer that waits) each
-of them takes about fifty calls. `seal_sends` does the same in one loop. What is the same for the whole read
-is checked once: whether this node leads, whether there is room, what time it is.
+A plain send has nothing special: it is one message, encoded as JSON, not one-way, to an existing topic, for
+immediate delivery. Nearly all sends are plain. On the general path each of them takes about fifty calls (a
+command, its header, a handler's checks, a record, an entry, an answer that waits). The function `seal_sends`
+does the same in one loop. Conditions that are the same for the whole read are checked once: whether this node
+leads, whether the log has room, and what time it is. The loop stops at the first frame that is not a plain
+send or would be refused. This frame and all frames behind it in the read take the general path. So all rules,
+refusals and rare kinds of messages are defined only in `send_processor`; this module recognizes the messages
+to which none of them applies. Answers, stored bytes and counters are the same on both paths, byte by byte.
+`tests/broker/test_plain_sends.py` gives the same bytes to both and compares.
 
-It stops at the first frame that is anything else or that would be refused. This frame and all frames behind
-it in this read take the general path. So every rule, refusal and rare kind of message is defined once, in
-`send_processor`; the code here only recognizes messages that need none of them. Answers, stored bytes and
-counters are the same on both paths, byte by byte: `tests/broker/test_plain_sends.py` drives both with the
-same bytes.
+If the compiled twin (`dledger._fast`) is available, it runs first, and `seal_sends` in this module handles
+the sends that the twin has left over. `seal_sends` is also the specification of the twin. If requests must be
+signed, only the compiled twin works: it handles the sends that have a valid signature of an account that may
+send to the topic (`Access.key_of`). All other sends take the general path.
 
-If the compiled twin (`dledger._fast`) is available, it runs first; `seal_sends` here takes what it leaves,
-and is its specification. If requests must be signed, the compiled twin takes those with a valid signature
-from an account that may send there (`Access.key_of`). All others, and all without the compiled twin, take the
-general path.
+One read is one call of `PlainSends.take`.
 
-| read            | one call of `PlainSends.take`                                                     |
-|-----------------|-----------------------------------------------------------------------------------|
-| entries         | one run of the log's open batch (`dledger.log.appender.Run`)                      |
-| answers         | one run of what waits for the commit (`broker.pending_responses.AnswerRun`)       |
-| turn of a loop  | not more than a read: 256 KiB, and frames larger than that one by one             |
+* Its entries are one run of the log's open batch (`dledger.log.appender.Run`).
+* Its answers are one run of the answers that wait for the commit (`broker.pending_responses.AnswerRun`).
+* It takes at most one turn of the event loop: a read has at most 256 KiB, or one frame that is larger.
 """
 
 from __future__ import annotations
@@ -59,10 +58,11 @@ from dledger.remoting.server import Connection
 BEGIN_V2 = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
 BEGIN_V1 = b'{"code":%d,' % RequestCode.SEND_MESSAGE
 _BEGINNINGS = (BEGIN_V2, BEGIN_V1)
-"""How the headers of all known clients begin. A request that begins otherwise takes the general path."""
+"""The bytes with which the headers of sends begin, for all known clients. A request that begins differently
+takes the general path."""
 _SHORT = struct.Struct(">h")
 _ANSWER = b'%b%b%016X","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b'
-"""The answer, as `SendAnswers` encodes it."""
+"""Format of the answer, with the same bytes as `SendAnswers` encodes."""
 _NOTHING = (0, 0, 0)
 
 
@@ -90,12 +90,12 @@ _decode_v2 = msgspec.json.Decoder(_SendV2, strict=False).decode
 
 
 class Terms(NamedTuple):
-    """Values that stay the same for all messages until the settings change."""
+    """Values that are the same for all sends until the settings change."""
 
     max_frame: int
     max_body: int
     added: bytes
-    """Encoded properties that are added to each message."""
+    """Encoded properties that the broker adds to each message."""
     answer_head: bytes
     host_hex: bytes
     answer_tail: bytes
@@ -115,9 +115,9 @@ def seal_sends(
     run: Run,
     answers: AnswerRun,
 ) -> int:
-    """Seal the plain sends at the front of `buffer[at:end]` into `run`, and put their answers into `answers`.
-    Returns the position of the first frame that is incomplete, is not a plain send, or has no room; nothing
-    is done for it."""
+    """Seal the plain sends at the beginning of `buffer[at:end]`: put their entries into `run` and their
+    answers into `answers`. Returns the position of the first frame that is incomplete, is not a plain send,
+    or finds no room in the log. Nothing is done for this frame."""
     max_frame, max_body, added, answer_head, host_hex, answer_tail, store_host, stored_again, looked_for = (
         terms
     )
@@ -232,7 +232,8 @@ def seal_sends(
 
 
 class PlainSends:
-    """Takes the plain sends at the front of each read of each connection (`remoting.connection.Bulk`)."""
+    """Handles the plain sends at the beginning of each read of each connection
+    (`remoting.connection.Bulk`)."""
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class PlainSends:
         answers: SendAnswers,
         access: Access | None,
     ) -> None:
-        """`access`: checks which accounts may send; None if requests are not signed."""
+        """`access` checks which accounts may send; None if requests need no signature."""
         self._access = access
         self._gate = core.gate
         self._checks = send_checks

@@ -1,25 +1,29 @@
-"""A message that is sent again is stored once: the second send is answered with the result of the first.
+"""Recognition of messages that are sent again. Such a message is stored once, and the second send is answered
+with the result of the first.
 
 A send is looked up before it is stored in three cases:
 
-- Its producer marks it as sent again (`__RESEND`, our client).
-- Its unique id is that of a stored send that was marked so (`formats.state.resends`), because the first send
-  may arrive last.
-- Its topic is one of `duplicateCheckTopics`.
+* Its producer marks it as sent again (property `__RESEND`, set by the client of this project).
+* A send with the same unique id was stored before, and was marked as sent again (`formats.state.resends`).
+  This happens if the first send arrives after the second one.
+* Its topic is listed in `duplicateCheckTopics`.
 
-All other sends are not delayed, and cost two look-ups in tables that are nearly always empty.
+All other sends are not delayed. They cost two look-ups in tables that are nearly always empty.
 
-Sends are looked up in the index by key, which holds the unique id of every message of the log. So the window
-of deduplication is the whole log, on every leader, and takes no memory. Three rules make the result certain:
+Sends are looked up in the index by key, which contains the unique id of every message in the log. So a send
+is compared with all messages of the log, on every leader, and this takes no extra memory. Three rules make
+the result certain:
 
-* *Everything that was appended before is applied first*, so that the index has it. A new leader has applied
-  all that can ever be committed before its term is open.
-* *Sends of the same id wait for each other* while one is looked up.
-* *A message that is found is committed*, so it may be the answer at once. A send that is not found is sealed
-  in the same turn of the loop, together with the row that remembers its id.
+* *All entries that were appended before the look-up are applied first*, so that the index contains them. A
+  new leader has applied everything that can ever be committed before its term is open.
+* *Sends with the same id are looked up one after the other*.
+* *A message that is found is committed*, so its result can be answered at once. A send that is not found is
+  sealed (appended to the log) in the same turn of the event loop, together with the row that remembers its
+  id.
 
-A repetition is the same topic, unique id and body. Copies that consumers send back (%RETRY%) have all three
-in common and are intended, so retry topics and dead letter topics are not checked.
+Two sends are the same if their topic, unique id and body are equal. Copies that consumers send back (%RETRY%)
+are also equal in all three, but they are intended. So sends to retry topics and dead letter topics are not
+looked up.
 """
 
 from __future__ import annotations
@@ -60,59 +64,65 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.live_settings import LiveSettings
 
 RESEND_TEXT = f"{RESEND}\x011\x02"
-"""The end of the properties of a message that is marked as sent again."""
+"""The last property of a message that is marked as sent again, in encoded form."""
 RESEND_BYTES = RESEND_TEXT.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
 ALL_TOPICS = "*"
 MAX_WAITING = 20_000
-"""Sends that wait for their look-up; one more is refused with SYSTEM_BUSY."""
+"""Largest number of sends that wait for their look-up; one more is refused with SYSTEM_BUSY."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of all sends that are not answered yet, with properties and an overhead for each; more are refused
-with SYSTEM_BUSY."""
+"""Limit, in bytes, of all sends that are being looked up, with their properties and an overhead for each.
+Beyond it, further sends are refused with SYSTEM_BUSY."""
 MAX_TOGETHER = 128
-"""At most this many sends are looked up by one job: about 3 ms of a worker, and as much of the loop."""
+"""Largest number of sends that are looked up together. They take about 3 ms in a worker, and as much on the
+event loop."""
 MAX_COPIES = 1024
-"""Most messages of one topic with one unique id that are compared, the newest first. Checks of a transaction
-store copies of its half message at most this often."""
+"""Largest number of messages with the same topic and unique id that are compared with a send; if there are
+more, the newest ones are compared. There can be several because each check of a transaction stores another
+copy of its half message. It stores at most this many."""
 PATIENCE_OF_OTHERS_S = 2.0
-"""Seconds that a send waits for the index if it is not marked as sent again: its producer takes SYSTEM_BUSY
-as final. A send that is marked waits for `waitTimeMillsInSendQueue`, and its producer tries again."""
+"""Seconds that a send waits for the index if it is not marked as sent again. Its producer would regard
+SYSTEM_BUSY as final. A send that is marked waits for `waitTimeMillsInSendQueue` instead, because its producer
+tries again."""
 RETRY_S = 0.01
-"""Seconds until an index that could not answer is asked again."""
+"""Seconds after which an index that could not answer is searched again."""
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
-"""Bytes of messages that are compared or stored in one turn of the loop (about 3 ms), and the fixed cost of
-one message in the same unit."""
+"""Limits of the work in one turn of the event loop, which takes about 3 ms. The first number is the size, in
+bytes, of the messages that are compared or stored in one turn. The second number is added to the size of each
+message, for the fixed part of its cost."""
 COST_OF_TEXT = 8
-"""Cost of a byte of properties, in bytes of a body."""
+"""How much more one byte of properties costs than one byte of a body."""
 
 
 class Found(NamedTuple):
-    """The result of the first send. `positions`: physical offsets, one for each message of a batch."""
+    """The result of the first send, which is the answer to the second one. `positions` has the physical
+    offset of each message of the batch."""
 
     store_host: bytes
     positions: list[int]
     queue_id: int
     queue_offset: int
     due: int = 0
-    """Due time of a timer message, in ms."""
+    """Due time of a timer message in ms since the epoch; 0 for other messages."""
 
 
 class Sent(NamedTuple):
-    """What identifies a send: id and CRC of the body, for each message of a batch."""
+    """The values that identify a send. `ids` and `crcs` have the unique id and the CRC of the body for each
+    message of the batch."""
 
     topic: str
-    """The topic that its first copy is in, if there is one."""
+    """The topic in which the first copy is stored, if there is one."""
     ids: list[bytes]
     crcs: list[int]
     text_size: int
-    """Characters of the properties."""
+    """Number of characters of the properties."""
     or_topic: str = ""
-    """A second topic that the first copy may be in: the own topic of a timer message that was due at once, or
-    has been delivered since."""
+    """A second topic in which the first copy may be stored, or an empty text. It is used for a timer message,
+    whose copy is in its own topic if it was due at once or has been delivered."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that its first copy may be in."""
+        """The topics in which the first copy may be stored."""
         return (self.topic, self.or_topic) if self.or_topic else (self.topic,)
 
 
@@ -143,12 +153,12 @@ class _Repeated:
 
     @property
     def id(self) -> bytes:
-        """The unique id by which it is remembered."""
+        """The unique id under which the send is remembered."""
         return self.sent.ids[0]
 
 
 class Resends(LeaderService):
-    """Looks up sends in the log before they are stored."""
+    """Looks up sends in the log before they are stored, while this node leads."""
 
     def __init__(
         self,
@@ -165,26 +175,26 @@ class Resends(LeaderService):
         self._settings = settings
         self._writer: CommitLogWriter | None = None
         self.stored: dict[bytes, int] = {}
-        """Ids of repeated sends that are stored, the oldest first, with their times: the rows of the
-        state."""
+        """Maps the unique ids of sends that were looked up and then stored to the times when that was, the
+        oldest first. It contains the rows of the replicated state."""
         self.looking: dict[bytes, int] = {}
-        """Ids that are being looked up, and the number of sends with each."""
+        """Maps each unique id that is being looked up to the number of sends that have it."""
         self._waiting: deque[_Repeated] = deque()
         self._under_way: deque[_Repeated] = deque()
-        """Sends taken from `_waiting` that are not answered yet."""
+        """Sends that were taken from `_waiting` and are not answered yet."""
         self._bytes = 0
         self._pace = Pace(COST_A_TURN)
         self._wanted = asyncio.Event()
         self._barrier: tuple[int, asyncio.Future[None]] | None = None
         self.recognized: int = 0
-        """Sends that were answered with the result of an earlier one, since this broker started."""
+        """Number of sends since the start that were answered with the result of an earlier send."""
         self.looked: int = 0
-        """Sends that were looked up since this broker started."""
+        """Number of sends since the start that were looked up."""
 
     # -- what the send processor asks -----------------------------------------------------------------
 
     def checks(self, topic: str) -> bool:
-        """Whether all sends to this topic are looked up (`duplicateCheckTopics`)."""
+        """Return whether all sends to this topic are looked up (`duplicateCheckTopics`)."""
         topics = self._settings.now.duplicate_check_topics
         return topic in topics or ALL_TOPICS in topics
 
@@ -198,10 +208,13 @@ class Resends(LeaderService):
         answer: Callable[[Found], None],
         again: Callable[[CommitLogWriter], None],
     ) -> bool:
-        """Look up a send. Then `answer` is called with the result, or `again` if there is none (the send is
-        sealed in the same turn of the loop), or the request is answered with an error. Returns False if the
-        send is not looked up: the index is off, the unique id is empty or too long, or the request is oneway.
-        RemotingError 2 if too many wait."""
+        """Look up a send. When the look-up has ended, one of three things happens: `answer` is called with
+        the result of the first send; or `again` is called, because there was no first send, and seals the
+        send in the same turn of the event loop; or the request is answered with an error.
+
+        Returns False if the send is not looked up, because the index is off, the unique id is empty or too
+        long, or the request is one-way. Raises RemotingError 2 SYSTEM_BUSY if too many sends wait.
+        """
         if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
             return False
         now = asyncio.get_running_loop().time()
@@ -221,9 +234,9 @@ class Resends(LeaderService):
         return True
 
     def remember(self, writer: CommitLogWriter, topic: str, unique_id: bytes) -> tuple[Op, ...]:
-        """Operations to seal together with a message that was looked up and not found, so that its id is
-        remembered. Empty if all sends to the topic are looked up, or while a voter does not know this table.
-        """
+        """Return the operations that remember the unique id of a send. They are sealed together with the
+        message, which was looked up and not found. There are none if all sends to the topic are looked up
+        anyway, or while a voter does not know the table of these ids."""
         if self.checks(topic) or not writer.may_write(Resend.operation):
             return ()
         now = max(writer.clock_ms(), 0)
@@ -239,19 +252,20 @@ class Resends(LeaderService):
     # -- one leadership -------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """The term is open and everything that may be committed is applied: load the stored ids."""
+        """Load the stored ids. At this time the term is open, and everything that may be committed is
+        applied."""
         self._writer = writer
         rows = sorted(self._store.state[RESENDS].rows.values(), key=lambda row: (row.time, row.id))
         self.stored.clear()
         self.stored.update((row.id.encode(), row.time) for row in rows)
 
     def applied(self, index: int) -> None:
-        """The state now holds everything up to this entry."""
+        """Note that the state contains everything up to this entry."""
         if self._barrier is not None and self._barrier[0] <= index and not self._barrier[1].done():
             self._barrier[1].set_result(None)
 
     async def run(self) -> None:
-        """Look up the waiting sends in their order."""
+        """Look up the waiting sends in the order in which they came."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -259,7 +273,8 @@ class Resends(LeaderService):
                 await self._look()
 
     def end(self, reason: str) -> None:
-        """Sends that are still being looked up were not executed: treat them as if they came now."""
+        """Handle the sends that are still being looked up as if they had just arrived, because none of them
+        was executed."""
         left = [*self._under_way, *self._waiting]
         self._under_way.clear()
         self._waiting.clear()
@@ -343,7 +358,7 @@ class Resends(LeaderService):
         return None
 
     async def _message(self, sent: Sent, number: int, position: int) -> Record | None:
-        """The message at a position, if it is message `number` of the send; else None."""
+        """Return the message at a position if it is message `number` of the send, otherwise None."""
         message = await self._reader.message_at(position)
         if message is None:
             return None
@@ -374,7 +389,8 @@ class Resends(LeaderService):
             connection.respond(request, code, remark=error.remark)
 
     def _too_late(self, now: float, why: str) -> None:
-        """The index is behind: refuse the sends whose deadline has passed, let the others wait on."""
+        """Refuse the sends whose deadline has passed, because the index is behind the log. The other sends
+        wait on."""
         left = list(self._under_way)
         self._under_way.clear()
         for item in reversed(left):

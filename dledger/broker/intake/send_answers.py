@@ -1,5 +1,5 @@
-"""Answers to sends, and the properties that the broker adds to every message. All that does not change from
-message to message is encoded once."""
+"""Answers to sends, and the properties that the broker adds to every message. Parts that are the same for all
+messages are encoded only once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def added_properties(config: BrokerConfig) -> bytes:
 
 
 class SendAnswers:
-    """Encodes answers to sends with the current settings."""
+    """Encodes answers to sends, by the current settings."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
         self.host_hex: str = settings.now.store_host.hex().upper()
-        """This broker's address in hexadecimal, as message ids begin (`formats.message_ids`)."""
+        """Address of this broker in hexadecimal. Message ids begin with it (`formats.message_ids`)."""
         self._settings_changed(settings.now)
         settings.listen(self._settings_changed)
 
@@ -42,7 +42,7 @@ class SendAnswers:
             region,
             trace.encode(),
         )
-        """Beginning of an answer in JSON."""
+        """Beginning of every answer that is encoded as JSON."""
 
     def encode(
         self,
@@ -54,8 +54,10 @@ class SendAnswers:
         handle: str = "",
         store_host: bytes | None = None,
     ) -> bytes:
-        """The whole frame. `positions`: physical offsets; `unique_key`: of a single message; `handle`:
-        recalls a timer message; `store_host`: the broker that stored it, if it was another one."""
+        """Return the whole frame of an answer. `positions` are physical offsets, one for each message.
+        `unique_key` is that of a message that was sent alone. `handle` is the text by which a timer message
+        can be recalled. `store_host` is the address of the broker that stored the message; None for this
+        broker."""
         host = self.host_hex if store_host is None else store_host.hex().upper()
         ids = ",".join([f"{host}{position:016X}" for position in positions])
         if request.serialize is SerializeType.JSON:
@@ -63,7 +65,8 @@ class SendAnswers:
         return self._binary(request, ids, queue_id, queue_offset, unique_key, handle)
 
     def of_batch(self, request: Request, ids: bytes, queue_id: int, queue_offset: int) -> bytes:
-        """The whole frame for a batch. `ids`: offset message ids separated by commas."""
+        """Return the whole frame of the answer to a batch. `ids` contains the offset message ids, separated
+        by commas."""
         if request.serialize is SerializeType.JSON:
             return self._json(request, ids, queue_id, queue_offset, b"", "")
         return self._binary(request, ids.decode(), queue_id, queue_offset, b"", "")
@@ -118,7 +121,7 @@ class SendAnswers:
 
 
 def quoted(value: bytes) -> bytes:
-    """A value as a JSON string."""
+    """Return a value as a JSON string."""
     if value.isalnum():
         return b'"%b"' % value
     return msgspec.json.encode(value.decode(errors="replace"))

@@ -1,9 +1,10 @@
-"""Send-back: 36 CONSUMER_SEND_MSG_BACK (SendMessageProcessor.consumerSendMsgBack).
+"""Request 36 CONSUMER_SEND_MSG_BACK, by which a consumer sends a message back
+(SendMessageProcessor.consumerSendMsgBack).
 
-A consumer that could not process a message sends it back. A copy is delivered to its group again after a
-delay, or goes to the group's dead letters after too many tries. The copy is in the log before the consumer
-gets the answer and moves its offset on. If the request is refused, clients send the message to the retry
-topic themselves.
+A consumer sends back a message that it could not process. The broker stores a copy, which is delivered to the
+group again after a delay. After too many tries the copy goes to the group's dead letters. The copy is in the
+log before the consumer gets the answer and increases its offset. If the request is refused, clients send the
+message to the retry topic themselves.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
 
 FIRST_LEVEL = 3
-"""Delay level of the first retry (10 s); each further retry has the next level."""
+"""Delay level of the first retry (10 s). The level increases by one for each further retry."""
 HONOURS_MAX_RECONSUME = 121
-"""Version V3_4_9: clients from this version on send maxReconsumeTimes themselves."""
+"""Number of the client version V3_4_9. From this version on, clients send maxReconsumeTimes themselves."""
 
 
 class SendBackProcessor:
-    """Handler of 36."""
+    """Handler of request 36 CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class SendBackProcessor:
         may=required.OF_GROUP,
     )
     def send_back(self, call: LeaderCall[ConsumerSendMsgBackHeader]) -> None:
-        """Store a copy of a message for a later retry, or in the dead letters."""
+        """Store a copy of a message, either for a later retry or in the dead letters."""
         name = call.header.group
         group = self._creation.group_for_consumer(call.writer, self._store.state, name)
         if group is None:

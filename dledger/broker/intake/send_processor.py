@@ -1,23 +1,24 @@
-"""Send: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE (SendMessageProcessor).
+"""Requests that send messages: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE
+(SendMessageProcessor).
 
-All checks that can refuse come first. Then the message is sealed, which cannot fail, and its answer, already
-encoded, waits for the commit (safety.md S12, S24).
+All checks that can refuse a message come first. Then the message is sealed (encoded as an entry of the log),
+which cannot fail. The encoded answer waits until the entry is committed (safety.md S12, S24).
 
-| answer | when                                                                                         |
-|--------|----------------------------------------------------------------------------------------------|
-| 0      | durable on a majority, and known to the NameServers where the send created the topic         |
-| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are         |
-|        | disabled, or too many timer messages wait: not executed                                      |
-| 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), the log is stalled    |
-|        | ([PCBUSY_CLEAN_QUEUE]), it is not known yet whether this is a copy ([TIMEOUT_CLEAN_QUEUE]),  |
-|        | or too many transactions are open (TRANSACTIONS_FULL): not executed                          |
-| 13     | the message is too large, or its delivery time is too far ahead or invalid                   |
-| 14     | this node does not lead: not executed; `leaderAddr` names the leader; or DISK_FULL: not      |
-|        | stored                                                                                       |
-| 16     | system topic, or the topic is not writable; transactions are switched off                    |
-| 17     | no such topic and it may not be created                                                      |
-| 29     | illegal topic name, queue id out of range                                                    |
-| 215    | the topic or the producer group has sent as much as it may in a second: not executed         |
+The codes of the answers:
+
+* 0: The message is durable on a majority. If the send created the topic, the NameServers know the topic.
+* 1: The outcome is unknown, because leadership was lost while the message was in the log. With another
+  remark, the message was not executed, because timers are disabled or too many timer messages wait.
+* 2: Not executed. Too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), the log is stalled
+  ([PCBUSY_CLEAN_QUEUE]), the broker does not know yet whether this message was sent before
+  ([TIMEOUT_CLEAN_QUEUE]), or too many transactions are open (TRANSACTIONS_FULL).
+* 13: The message is too large, or its delivery time is invalid or too far ahead.
+* 14: Not executed. This node does not lead, and `leaderAddr` names the leader; or the disk is full
+  (DISK_FULL).
+* 16: The topic is a system topic or not writable, or transactions are switched off.
+* 17: The topic does not exist and may not be created.
+* 29: The topic name is illegal, or the queue id is out of range.
+* 215: Not executed. The topic or the producer group has reached its limit for one second.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
-"""Messages in one batch; a larger batch is refused. A batch is sealed in one step, at about 8 microseconds a
-message."""
+"""Largest number of messages in one batch; a larger batch is refused. There is a limit because a batch is
+sealed in one step, which takes about 8 microseconds a message."""
 
 
 _WAITS_IN = {
@@ -98,11 +99,12 @@ _WAITS_IN = {
     Disposition.TIMED: TIMER_TOPIC,
     Disposition.HALF: HALF_TOPIC,
 }
-"""The topic in which a message of this kind waits."""
+"""Maps a kind of message to the system topic in which messages of this kind wait."""
 
 
 class _Placed(msgspec.Struct, eq=False, gc=False):
-    """The topic and queue of a message, and the parts of it that change before it is stored."""
+    """The topic and queue in which a message will be stored, and those parts of the message that the broker
+    changes before."""
 
     slot: TopicSlot
     queue_id: int
@@ -112,14 +114,14 @@ class _Placed(msgspec.Struct, eq=False, gc=False):
     due: int = 0
     """Due time of a timer message, in ms since the epoch; 0 for other messages."""
     ops: tuple[Op, ...] = ()
-    """Operations that are stored in the same batch."""
+    """Operations that are appended in the same batch as the message."""
 
 
 SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
 
 
 class SendProcessor:
-    """Handlers of the send codes."""
+    """Handlers of the requests that send messages."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class SendProcessor:
         self._ip = config.store_host[:4]
 
     def _settings_changed(self, config: BrokerConfig) -> None:
-        """Take over the settings that apply to every message."""
+        """Note the settings that apply to every message."""
         self._max_message_size = config.max_message_size
         self._checks_topics = bool(config.duplicate_check_topics)
         self._added = added_properties(config)
@@ -166,7 +168,7 @@ class SendProcessor:
         may=required.Rule(topic="topic", perm=PUB),
     )
     def send_v1(self, call: LeaderCall[SendMessageHeader]) -> None:
-        """10 SEND_MESSAGE."""
+        """Handle request 10 SEND_MESSAGE."""
         if call.header.batch:
             self._batch(call)
         else:
@@ -180,7 +182,7 @@ class SendProcessor:
         may=required.Rule(topic="b", perm=PUB),
     )
     def send_v2(self, call: LeaderCall[SendMessageV2Header]) -> None:
-        """310 SEND_MESSAGE_V2."""
+        """Handle request 310 SEND_MESSAGE_V2."""
         if call.header.batch:
             self._batch(call)
         else:
@@ -194,7 +196,7 @@ class SendProcessor:
         may=required.Rule(topic="b", perm=PUB),
     )
     def send_batch(self, call: LeaderCall[SendMessageV2Header]) -> None:
-        """320 SEND_BATCH_MESSAGE."""
+        """Handle request 320 SEND_BATCH_MESSAGE."""
         self._batch(call)
 
     # -- one message ----------------------------------------------------------------------------------
@@ -267,7 +269,8 @@ class SendProcessor:
     def _put_where_it_waits(
         self, writer: CommitLogWriter, placed: _Placed, kind: Disposition, text: str, level: int
     ) -> None:
-        """Change the place and the properties of a message that is not delivered at once."""
+        """Change the topic, the queue and the properties of a message that is not delivered at once, so that
+        it waits in a system topic."""
         slot, queue_id = placed.slot, placed.queue_id
         if kind is Disposition.DELAYED:
             placed.slot, placed.queue_id, text = self._delayed(writer, slot, queue_id, text, level)
@@ -296,8 +299,8 @@ class SendProcessor:
             when.add(index, connection, request, answer)
 
     def _look_for(self, call: SendCall, text: str, sent: Sent) -> bool:
-        """Whether the send is looked up before it is stored, and so waits. `text`: properties of its (first)
-        message."""
+        """Return whether the send is looked up before it is stored; if so, the caller must not store it.
+        `text` are the properties of the message, or of the first message of a batch."""
         resent = text.endswith(RESEND_TEXT)
         topic, ids = call.header.topic, sent.ids
         known = resent or ids[0] in self._stored_again or ids[0] in self._looked_for
@@ -332,9 +335,10 @@ class SendProcessor:
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
     ) -> tuple[TopicSlot, int, str]:
-        """The queue in which a message with a delay level waits, and its properties there (PutMessage hook).
-        A dead letter is not delayed. While a member of the group runs a version that cannot deliver delayed
-        messages, a retry is delivered at once, and other messages are refused (14)."""
+        """Return the topic and queue in which a message with a delay level waits, and its properties there
+        (PutMessage hook). A dead letter is not delayed. While a member of the group runs a version that
+        cannot deliver delayed messages, a retry is delivered at once, and other delayed messages are refused
+        with code 14 SERVICE_NOT_AVAILABLE."""
         values = decode_properties(text)
         retry = slot.is_retry
         if slot.is_dead_letter or (retry and not writer.may_write(DelayProgress.operation)):
@@ -347,8 +351,9 @@ class SendProcessor:
     def _timed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str
     ) -> tuple[TopicSlot, int, str, int]:
-        """The queue in which a message waits for its time, its properties there, and its due time in ms. The
-        due time is 0 if the time has passed: then the message is delivered at once."""
+        """Return the topic and queue in which a timer message waits, its properties there, and its due time
+        in ms since the epoch. If the time has already passed, the due time is 0 and the message is delivered
+        at once."""
         values = decode_properties(text)
         due = due_time(values, writer.clock_ms(), self._settings.now)
         if due is None:
@@ -361,15 +366,15 @@ class SendProcessor:
         return waiting, 0, encode_properties(values), due
 
     def _handle(self, topic: str, due: int, unique_key: bytes) -> str:
-        """The handle that recalls a timer message; empty for other messages."""
+        """Return the handle by which a timer message can be recalled; empty for other messages."""
         if not (due and self._settings.now.recall_enable):
             return ""
         name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
         return RecallHandle(topic, name, due, key).encode()
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
-        """The properties to store, and the unique key of the message. RemotingError 13 if the properties are
-        too long."""
+        """Return the properties to store, and the unique key of the message. Raises RemotingError 13
+        MESSAGE_ILLEGAL if the properties are too long."""
         raw = text.encode()
         if was_sent_on(raw):
             values = decode_properties(text)
@@ -388,8 +393,8 @@ class SendProcessor:
         return raw, key
 
     def _with_unique_key(self, raw: bytes) -> tuple[int, bytes]:
-        """Add a unique key, for clients that give none: the position of the key, and the properties with
-        it."""
+        """Add a unique key to the properties of a message whose client gave none. Returns the position of the
+        key and the new properties."""
         self._counter = (self._counter + 1) & 0xFFFF
         millis = self._env.wall.now_ms() & 0xFFFFFFFF
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
@@ -456,7 +461,7 @@ class SendProcessor:
         self._answer(call, slot, index, answer, self._committed)
 
     def _plain_batch(self, call: SendCall, offered: Offered | None, messages: int, size: int) -> None:
-        """Store a batch of plain messages with the compiled twin."""
+        """Store a batch of plain messages by the compiled twin."""
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, messages, size)
@@ -488,10 +493,10 @@ class SendProcessor:
         self._answer(call, slot, index, answer, self._committed)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
-        """Flag, body and stored properties of each message of a batch, and the bytes of all bodies and
-        properties.
+        """Return flag, body and stored properties of each message in a batch, and the size of all bodies and
+        properties together.
 
-        RemotingError 13 if the body is not a batch.
+        Raises RemotingError 13 MESSAGE_ILLEGAL if the body is not a valid batch.
         """
         check_disposition(topic, sys_flag, "")
         messages: list[tuple[int, bytes, bytes]] = []
@@ -575,8 +580,8 @@ class SendProcessor:
         request: Request,
         reconsume_times: int,
     ) -> tuple[TopicSlot, int]:
-        """The target of a message in a retry topic: after too many tries `%DLQ%group`, else its queue
-        (handleRetryAndDLQ)."""
+        """Return the topic and queue for a message that was sent to a retry topic (handleRetryAndDLQ). After
+        too many tries it is the dead letter topic `%DLQ%group`, otherwise the queue that the client named."""
         name = slot.config.name[len(RETRY_PREFIX) :]
         group = writer.group(name)
         limit = 16 if group is None else group.retry_max
@@ -588,8 +593,8 @@ class SendProcessor:
 
 
 def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:
-    """Bytes of the entries of a batch; `size`: bytes of its bodies and properties. RemotingError 13 if that
-    is too large."""
+    """Return the size, in bytes, of the entries of a batch. `size` is that of its bodies and properties.
+    Raises RemotingError 13 MESSAGE_ILLEGAL if the entries are too large."""
     total = size + messages * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
     if total > MAX_ENTRY_SIZE:
         raise _too_large(f"batch of {messages} messages as stored", total, MAX_ENTRY_SIZE)
