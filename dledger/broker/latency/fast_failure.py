@@ -1,10 +1,10 @@
-"""Sends are refused at once while the log is stalled (BrokerFastFailure).
+"""Fast refusal of sends while the log is stalled (BrokerFastFailure).
 
 RocketMQ keeps requests in queues before its worker threads, and empties these queues while the page cache is
-stalled. Here a request is handled as it arrives, and only sends that are appended and not committed yet wait.
-Their waiting time is measured. While the oldest of them waits for longer than `osPageCacheBusyTimeOutMills`,
-further sends would only wait behind it, so they are refused. The refusal says that the message was not
-stored; a time-out would leave that open.
+stalled. This broker handles each request as it arrives, so only sends wait that are appended and not
+committed yet. If the oldest of them has waited for longer than `osPageCacheBusyTimeOutMills`, the log counts
+as stalled. Further sends would only wait behind it, so they are refused. A refusal says that the message was
+not stored, whereas a time-out would leave that open.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 LOOKS = 4
-"""Number of looks in the time after which the log counts as stalled: a stall is noticed a quarter of that
-time late at most."""
+"""Number of checks within `osPageCacheBusyTimeOutMills`. So a stall is noticed late by at most a quarter of
+that time."""
 WHILE_OFF_S = 1.0
-"""Seconds between two looks at the settings while `fast_failure` is off."""
+"""Seconds between two checks of the settings while the setting `fast_failure` is off."""
 
 
 class FastFailure(LeaderService, SendCheck):
-    """Refuses sends while `busy`."""
+    """Refuses sends while the log is stalled (`busy`)."""
 
     def __init__(self, committed: PendingResponses, settings: LiveSettings[BrokerConfig]) -> None:
         self._committed = committed
         self._settings = settings
         self.busy: bool = False
-        """Whether the log was stalled at the last look."""
+        """Whether the log was stalled at the last check."""
         self.refused: int = 0
-        """Sends refused since start."""
+        """Number of sends refused since the start."""
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Start as not busy: nothing waits yet."""
+        """Start as not busy, because no send waits yet."""
         self.busy = False
 
     async def run(self) -> None:
-        """Look at intervals, so that not every send has to."""
+        """Check at intervals whether the log is stalled. So a send only needs to read `busy`."""
         while True:
             config = self._settings.now
             await asyncio.sleep(config.page_cache_busy_s / LOOKS if config.fast_failure else WHILE_OFF_S)
             self.busy = config.fast_failure and self.waited_s() > config.page_cache_busy_s
 
     def end(self, reason: str) -> None:
-        """Reset `busy`: this node takes no sends any longer."""
+        """Reset `busy`, because this node no longer accepts sends."""
         self.busy = False
 
     def waited_s(self) -> float:
-        """How long the oldest uncommitted send has waited, in seconds; 0 if there is none."""
+        """Return how long the oldest uncommitted send has waited, in seconds; 0 if there is none."""
         oldest = self._committed.oldest
         return asyncio.get_running_loop().time() - oldest if oldest else 0.0
 
@@ -64,7 +64,7 @@ class FastFailure(LeaderService, SendCheck):
         return self.busy
 
     def check(self, send: Offered) -> None:
-        """RemotingError 2 while the log is stalled; the message is then not stored."""
+        """Raises RemotingError 2 SYSTEM_BUSY while the log is stalled. The message is then not stored."""
         waited = self.waited_s()
         if waited <= self._settings.now.page_cache_busy_s:
             self.busy = False

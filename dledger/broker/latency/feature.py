@@ -12,7 +12,7 @@ from dledger.broker.latency.slow_consumers import SlowConsumers
 
 
 class LatencyFeature(Feature):
-    """Refuses sends while the log does not move, and finds slow consumers."""
+    """Refuses sends while the log is stalled, and disables slow consumer groups."""
 
     def __init__(self, core: Core) -> None:
         self.fast_failure: FastFailure = FastFailure(core.committed, core.settings)

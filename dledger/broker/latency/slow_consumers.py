@@ -1,8 +1,9 @@
-"""Groups that read far behind the end of the log are disabled if a setting says so
-(BrokerController.protectBroker): their reads come from the device and slow down everybody else.
+"""Disabling of consumer groups that read far behind the end of the log, if the settings ask for it
+(BrokerController.protectBroker). The reads of such a group come from the disk and slow down all other
+clients.
 
-How far a group is behind is taken from the position of the last message that it was given, for each of its
-queues. A group that has not pulled since the last look does no harm and is not disabled.
+How far a group is behind follows from the position of the last message that it received, for each of its
+queues. A group that has not pulled since the last check does no harm and is not disabled.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dledger.runtime.files import Buffer
 from dledger.runtime.live_settings import LiveSettings
 
 LOOK_S = 180.0
-"""Seconds between two looks, as in RocketMQ; each look considers the pulls since the one before."""
+"""Seconds between two checks, as in RocketMQ. Each check considers the pulls since the previous one."""
 MAX_QUEUES = 20_000
-"""At most this many queues are noted between two looks (a look takes 2 ms); pulls from further queues are
-ignored."""
+"""Largest number of queues that are noted between two checks (with so many, a check takes 2 ms). Pulls from
+further queues are ignored."""
 
 
 class SlowConsumers(LeaderService):
-    """Disables slow groups. Call `pulled` for each pull that found messages, while `on`."""
+    """Disables slow groups. While `on` is true, `pulled` must be called for each pull that found messages."""
 
     def __init__(self, env: Env, settings: LiveSettings[BrokerConfig], store: MessageStore) -> None:
         self._log = env.log.child("slow-consumers")
@@ -36,33 +37,34 @@ class SlowConsumers(LeaderService):
         self._store = store
         self._writer: CommitLogWriter | None = None
         self._behind: dict[tuple[str, str, int], int] = {}
-        """(group, topic, queue) -> bytes of the log behind the last message that was given to the group."""
+        """Maps (group, topic, queue id) to the number of bytes between the last message that the group
+        received and the end of the log."""
         self.stopped: int = 0
-        """Groups disabled since start."""
+        """Number of groups disabled since the start."""
 
     @property
     def on(self) -> bool:
-        """Whether pulls must be reported with `pulled`."""
+        """Whether pulls must be reported by `pulled`."""
         return self._settings.now.stop_slow_consumers
 
     def pulled(self, group: str, topic: str, queue_id: int, last: Buffer) -> None:
-        """A pull was answered; `last` is the record of its last message."""
+        """Note that a pull was answered. `last` is the record of the last message in the answer."""
         key = (group, topic, queue_id)
         if len(self._behind) < MAX_QUEUES or key in self._behind:
             position = int.from_bytes(last[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
             self._behind[key] = self._store.dispatcher.applied_end - position
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Start without known pulls."""
+        """Start without any noted pulls."""
         self._writer = writer
         self._behind = {}
 
     def end(self, reason: str) -> None:
-        """Stop: the next leader looks from now on."""
+        """Stop disabling groups. The next leader starts its own checks."""
         self._writer = None
 
     async def run(self) -> None:
-        """Look at intervals."""
+        """Check at intervals which groups are slow, and disable them."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self.on:

@@ -1,5 +1,5 @@
-"""Which consumer gets which queues of a topic (AllocateMessageQueueAveragely and others). Pure: every broker
-computes the same result from the same members."""
+"""Strategies that decide which consumer gets which queues of a topic (AllocateMessageQueueAveragely and
+others). They are pure functions, so every broker computes the same result for the same members."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from types import MappingProxyType
 from dledger.remoting.bodies import MessageQueue
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""(client id, sorted queues, sorted client ids) -> the queues of that client; no queues for a client that is
-not in the list."""
+"""A function that takes a client id, the sorted queues and the sorted client ids, and returns the queues of
+this client. A client that is not in the list gets no queues."""
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
-    """AVG: contiguous, even blocks."""
+    """Strategy AVG: each client gets one contiguous block of queues. The sizes of the blocks differ by at
+    most one."""
     if client_id not in clients:
         return []
     position = clients.index(client_id)
@@ -24,7 +25,7 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[
 
 
 def by_circle(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
-    """AVG_BY_CIRCLE: queues are dealt out one after the other."""
+    """Strategy AVG_BY_CIRCLE: the clients get one queue each in turn, until all queues are assigned."""
     if client_id not in clients:
         return []
     return list(queues[clients.index(client_id) :: len(clients)])
@@ -36,9 +37,12 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"AVG": averagely, "AVG_BY
 def for_pop(
     strategy: Strategy, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
 ) -> list[MessageQueue]:
-    """The queues that a client pops (QueryAssignmentProcessor.allocate4Pop). They are all queues of every
-    broker (queue id -1), or, if `share` is positive, its own queues and those of the `share` clients after
-    it."""
+    """Return the queues that a client pops (QueryAssignmentProcessor.allocate4Pop).
+
+    If `share` is positive and smaller than the number of other clients, they are the client's own queues and
+    those of the next `share` clients in the list; with more clients than queues it is one queue. Otherwise
+    every client pops all queues of every broker, which is expressed by the queue id -1.
+    """
     if share <= 0 or share >= len(clients) - 1:
         return sorted({MessageQueue(queue.topic, queue.brokerName, -1) for queue in queues})
     if client_id not in clients:

@@ -1,7 +1,8 @@
-"""400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE (QueryAssignmentProcessor).
+"""Rebalance by the broker: 400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE (QueryAssignmentProcessor).
 
-Consumers with `clientRebalance=false` ask a broker which queues are theirs, and whether to pull or to pop.
-The mode is an operation in the log; the members are those that the leader knows.
+Consumers with `clientRebalance=false` ask a broker which queues are theirs, and whether they should pull or
+pop. The mode (pull or pop) is part of the replicated state. The members of the group are those that the
+leader knows.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from dledger.remoting.pop_bodies import (
 )
 
 MAX_QUERY = 4096
-"""Bytes of the body of either request; a longer one is refused."""
+"""Limit, in bytes, of the body of either request; a longer one is refused."""
 MAX_REQUEST_MODES = 20_000
-"""Pairs of group and topic with a mode of their own; one more is refused."""
+"""Largest number of pairs of group and topic for which a mode was set; one more is refused."""
 PULL, POP = "PULL", "POP"
 
 
 class AssignmentProcessor:
-    """Handlers of both codes."""
+    """Handlers of the requests 400 QUERY_ASSIGNMENT and 401 SET_MESSAGE_REQUEST_MODE."""
 
     def __init__(
         self, core: Core, creation: TopicCreation, client: RemotingClient, name_servers: NameServers
@@ -58,7 +59,7 @@ class AssignmentProcessor:
         may=required.Rule(special=required.of_assignment),
     )
     def query(self, call: LeaderCall[None]) -> None:
-        """Answer with the queues of one consumer."""
+        """Answer with the queues of the consumer that asks."""
         body = decode_assignment_query(call.request.body)
         others = self._routes.fresh(body.topic)
         if others is not None:
@@ -113,7 +114,7 @@ class AssignmentProcessor:
         does=actions.Does(Action.UPDATE, body=actions.of_mode),
     )
     def set_mode(self, call: LeaderCall[None]) -> None:
-        """Set whether the consumers of a group pull a topic or pop it."""
+        """Set whether the consumers of a group pull the messages of a topic or pop them."""
         body, writer = decode_request_mode(call.request.body), call.writer
         if body.topic.startswith(RETRY_PREFIX):
             raise RemotingError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -144,6 +145,7 @@ class AssignmentProcessor:
 
 
 def request_mode(writer: CommitLogWriter, topic: str, group: str) -> RequestMode:
-    """How a group asks for messages of a topic: the mode that was set, or else PULL."""
+    """Return how a group asks for messages of a topic. It is the mode that was set; without one it is
+    PULL."""
     row = writer.pending[REQUEST_MODES].rows.get((topic, group))
     return row or RequestMode(topic, group, PULL)

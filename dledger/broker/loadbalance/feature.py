@@ -1,4 +1,4 @@
-"""The balance of consumers, as a feature of the broker."""
+"""Rebalance by the broker, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class LoadBalanceFeature(Feature):
-    """Lets brokers decide which consumer reads which queue."""
+    """Lets the broker decide which consumer reads which queue."""
 
     def __init__(
         self, core: Core, client: RemotingClient, creation: TopicCreation, name_servers: NameServers

@@ -1,5 +1,6 @@
-"""The queues of a topic on all broker groups (TopicRouteInfoManager): this group's from the log, those of
-other groups from a NameServer, which is asked again after a while."""
+"""The queues of a topic on all broker groups (TopicRouteInfoManager). The queues of this broker's group are
+in the replicated state. Those of other groups come from the NameServers, which are asked again after
+`FRESH_S`."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from dledger.remoting.headers import GetRouteHeader
 from dledger.runtime.live_settings import LiveSettings
 
 FRESH_S = 5.0
-"""Seconds for which a route is used before a NameServer is asked again."""
+"""Seconds for which a route is used before the NameServers are asked again."""
 MAX_ROUTES = 2000
-"""Topics whose routes are kept; beyond this the one that was refreshed longest ago is dropped."""
+"""Largest number of topics whose routes are kept. Beyond it, the route is dropped that was refreshed longest
+ago."""
 ASK_S = 1.0
 """Time-out of a request to one NameServer, in seconds."""
 
 
 class QueueRoutes:
-    """Routes of the topics that consumers asked for."""
+    """Routes of the topics for which consumers have asked."""
 
     def __init__(
         self, settings: LiveSettings[BrokerConfig], name_servers: NameServers, client: RemotingClient
@@ -36,8 +38,8 @@ class QueueRoutes:
         self._known: OrderedDict[str, tuple[float, tuple[MessageQueue, ...]]] = OrderedDict()
 
     def fresh(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """The queues of the other groups if they are known and fresh, or if no NameServer is configured; else
-        None."""
+        """Return the queues of the other broker groups if they were fetched at most `FRESH_S` ago, otherwise
+        None. If no NameServer is configured, there are no such queues."""
         if not self._name_servers.addresses:
             return ()
         known = self._known.get(topic)
@@ -46,8 +48,8 @@ class QueueRoutes:
         return known[1]
 
     async def others(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of the other groups, from the NameServers. RemotingError if no NameServer answers and no
-        older route is known."""
+        """Fetch the queues of the other broker groups from the NameServers. If no NameServer answers, an
+        older route is returned. Raises RemotingError if there is none."""
         addresses = self._name_servers.addresses
         found = await asyncio.gather(*(self._ask(address, topic) for address in addresses))
         routes = [route for route in found if not isinstance(route, RemotingError)]
@@ -65,7 +67,8 @@ class QueueRoutes:
         )
 
     async def _ask(self, address: str, topic: str) -> TopicRoute | RemotingError:
-        """The route that one NameServer knows (empty if it does not know the topic), or the error."""
+        """Return the route of a topic that one NameServer knows, or the error. The route is empty if the
+        NameServer does not know the topic."""
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         try:
             answer = await self._client.invoke(address, code, GetRouteHeader(topic), timeout_s=ASK_S)
@@ -78,7 +81,7 @@ class QueueRoutes:
         return RemotingError(answer.code, answer.remark or "")
 
     def _queues(self, topic: str, route: TopicRoute) -> dict[str, tuple[MessageQueue, ...]]:
-        """The readable queues by broker name, without those of this broker group."""
+        """Return the readable queues in a route by broker name, without those of this broker's group."""
         own = self._settings.now.broker_name
         return {
             data.brokerName: tuple(

@@ -20,7 +20,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class LongPollingFeature(Feature):
-    """Pulls of consumers, and pulls that wait at a leader that is lost."""
+    """Pulls of consumers, also pulls that wait at a leader that was lost."""
 
     def __init__(
         self,

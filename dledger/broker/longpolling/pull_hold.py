@@ -1,7 +1,9 @@
-"""Pulls that wait for messages (PullRequestHoldService): long polling without a thread or timer each.
+"""Pulls that wait for messages (PullRequestHoldService). This is long polling without a thread or timer for
+each pull.
 
-They are kept by queue. When a chunk brings messages to a queue, its pulls are tried once per chunk. One
-timer, which runs while any pull is held, ends those whose time is up.
+The waiting pulls are kept by queue. Entries are applied in chunks. When a chunk brings messages to a queue,
+each pull of the queue is tried again once. A single timer, which runs while any pull waits, ends the pulls
+whose time is up.
 """
 
 from __future__ import annotations
@@ -17,17 +19,20 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 SWEEP_INTERVAL_S = 0.1
-"""Seconds between two sweeps: a time-out is noticed this late at most."""
+"""Seconds between two searches for pulls whose time is up. So a time-out is noticed late by at most this
+time."""
 ROOM_WAIT_S = 1.0
-"""Least seconds that a pull waits while too many answers are unsent, even if it asked not to wait; otherwise
-its client would ask again at once."""
+"""Smallest number of seconds that a pull waits while too many answers are unsent, even if it asked not to
+wait. Without this wait its client would ask again at once."""
 MAX_SUSPEND_S = 60.0
-"""Most seconds that a request may wait, even if it asks for more; clients cancel a pull after 30 s."""
+"""Largest number of seconds that a request may wait, even if it asks for more. Clients cancel a pull after 30
+s."""
 
 
 @dataclass(slots=True)
 class Pull:
-    """One pull that passed the checks. `offset` moves past messages that do not match."""
+    """One pull that has passed the checks. If messages do not match its filter, `offset` is moved behind
+    them."""
 
     connection: Connection
     request: Request
@@ -41,15 +46,15 @@ class Pull:
     suspend_s: float
     deadline: float = 0.0
     took_s: float = 0.0
-    """Seconds spent on reading from the device."""
+    """Seconds that were spent on reading from the disk."""
     for_room: bool = False
-    """Whether it waits until fewer answers are unsent (`ServerLimits.max_unsent`), whatever its queue
-    holds."""
+    """Whether the pull waits until fewer answers are unsent (`ServerLimits.max_unsent`). Messages that come
+    to its queue do not end this wait."""
 
 
 class HeldPulls:
-    """Held pulls by queue. `retry` is called for a pull whose queue grew, `expired` for one whose time is
-    up."""
+    """The pulls that wait, by queue. `retry` is called for a pull if its queue has received messages,
+    `expired` if its time is up."""
 
     def __init__(
         self, limit: Callable[[], int], retry: Callable[[Pull], None], expired: Callable[[Pull], None]
@@ -60,19 +65,19 @@ class HeldPulls:
         self._by_queue: dict[tuple[str, int], list[Pull]] = {}
         self.count: int = 0
         self.on_hold: Callable[[Pull], None] = lambda pull: None
-        """Called with each pull when it begins to wait."""
+        """Called with a pull when it begins to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     def hold_for_room(self, pull: Pull) -> bool:
-        """Hold a pull until there is room for its answer. Returns False if too many are held or its time is
-        up."""
+        """Let a pull wait until there is room for its answer. Returns False, and does nothing, if too many
+        pulls wait, its time is up or its connection is closed."""
         pull.for_room = True
         pull.suspend_s = max(pull.suspend_s, ROOM_WAIT_S)
         return self.hold(pull)
 
     def hold(self, pull: Pull) -> bool:
-        """Hold a pull; its deadline is set the first time. Returns False if too many are held or its time is
-        up."""
+        """Let a pull wait. The first call for a pull sets its deadline. Returns False if too many pulls wait,
+        its time is up or its connection is closed."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         first = pull.deadline == 0.0
@@ -89,7 +94,7 @@ class HeldPulls:
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """These queues got messages: retry their pulls."""
+        """Try the pulls of these queues again, because the queues have received messages."""
         if not self.count:
             return
         for queue in queues:
@@ -100,7 +105,7 @@ class HeldPulls:
                     self._retry(pull)
 
     def take_of(self, group: str, topic: str, queues: Iterable[int]) -> list[Pull]:
-        """Remove and return the pulls of a group for these queues."""
+        """Remove and return the pulls of a group from these queues of a topic."""
         taken: list[Pull] = []
         for queue_id in queues:
             pulls = self._by_queue.get((topic, queue_id), [])
@@ -126,7 +131,7 @@ class HeldPulls:
             yield from pulls
 
     def take_all(self) -> list[Pull]:
-        """Remove and return all held pulls."""
+        """Remove and return all pulls."""
         pulls = list(self)
         self._by_queue.clear()
         self.count = 0

@@ -1,12 +1,13 @@
-"""Pull: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID (PullMessageProcessor).
+"""Requests that read messages: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID
+(PullMessageProcessor).
 
-Read point (safety.md S25): the applied index of the leader. With `slaveReadEnable` a follower answers pulls
-that commit no offset from what it has applied itself, all of which is committed. The leader suggests such a
-follower (`suggestWhichBrokerId`) to consumers that read messages which are no longer in memory. All other
-pulls are forwarded by a follower.
+The read point (safety.md S25) is the applied index of the leader. With `slaveReadEnable`, a follower answers
+those pulls itself that commit no offset. It answers from the messages that it has applied, all of which are
+committed. The leader suggests such a follower (`suggestWhichBrokerId`) to consumers that read messages which
+are no longer in memory. A follower forwards all other pulls.
 
-Answers are views of mapped segments, which the connection gathers in one write. If a read needs the device, a
-worker does it.
+Answers consist of views of mapped segments, which the connection writes together. If a read has to access the
+disk, a worker does it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from dledger.remoting.headers import (
 APPLIED = "applied index of the leader"
 APPLIED_OR_HERE = f"{APPLIED}; with slaveReadEnable also that of a follower, for pulls that commit no offset"
 DEFAULT_COUNT = 32
-"""Messages for a request that asks for none (a bug of a client, which would otherwise pull in a tight
-loop)."""
+"""Number of messages for a request that asks for 0 or fewer. That is a mistake of a client, which would
+otherwise pull in a tight loop."""
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -63,12 +64,12 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Result of a read -> response code. The codes of NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are missing,
-as they depend on the requested offset (spec A6.5)."""
+"""Maps the result of a read to a response code. NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are missing,
+because their response codes depend on the requested offset (spec A6.5)."""
 
 
 class PullProcessor(LeaderService):
-    """Handlers of the pull codes, and the pulls that wait."""
+    """Handlers of the requests that read messages. It also keeps the pulls that wait."""
 
     def __init__(
         self,
@@ -101,10 +102,10 @@ class PullProcessor(LeaderService):
         )
         offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
-        """Woken pulls whose filter reads properties: one is served in each turn of the loop, because each may
-        take 5 ms."""
+        """Pulls that are to be tried again and whose filter reads properties. Each turn of the event loop
+        serves only one of them, because one may take 5 ms."""
         self.messages: int = 0
-        """Messages given out since start."""
+        """Number of messages in answers since the start."""
         self.bytes: int = 0
 
     @handles(
@@ -124,7 +125,8 @@ class PullProcessor(LeaderService):
         may=required.CONSUME,
     )
     def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
-        """Give out messages from an offset on, now or when there are some."""
+        """Answer with messages from an offset on. If there are none, the answer waits until there are some,
+        or until the time is up that the request names."""
         header = call.header
         self._check(call.writer, header)
         if self._rates.limited:
@@ -146,8 +148,8 @@ class PullProcessor(LeaderService):
         self._serve(self._made(call, wanted))
 
     def pull_here(self, call: Call[PullMessageHeader]) -> bool:
-        """Answer a pull at a broker that does not lead. Returns whether it is answered here, with
-        messages."""
+        """Answer a pull at a broker that does not lead. Returns False if this broker cannot answer it, so
+        that it must be forwarded to the leader."""
         header, state = call.header, self._store.state
         if not self._settings.now.slave_read or header.sysFlag & PULL_COMMIT_OFFSET:
             return False
@@ -203,8 +205,8 @@ class PullProcessor(LeaderService):
         )
 
     def _suggested(self, queue_id: int) -> int:
-        """Id of a running follower to suggest to a consumer that reads what is not in memory; 0: the leader
-        itself."""
+        """Return the id of a running follower that is suggested to a consumer which reads messages that are
+        no longer in memory. 0 means the leader itself."""
         config = self._settings.now
         if not config.slave_read:
             return 0
@@ -213,7 +215,7 @@ class PullProcessor(LeaderService):
         return route_id(others[queue_id % len(others)]) if others else 0
 
     def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
-        """Answer that the group's offset was reset: the consumer goes on at the new offset."""
+        """Answer that the group's offset was reset, so that the consumer continues at the new offset."""
         low, high = self._store.queues.range_of(call.header.topic, call.header.queueId)
         call.respond(
             ResponseCode.PULL_OFFSET_MOVED,
@@ -222,22 +224,22 @@ class PullProcessor(LeaderService):
         )
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Handle the pulls of a group again at once after a reset of its offsets."""
+        """After a reset of a group's offsets, handle its waiting pulls again at once."""
         for pull in self.held.take_of(group, topic, offsets):
             pull.connection.again(pull.request)
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
-        """Messages were applied to these queues: wake their pulls."""
+        """Try the waiting pulls of these queues again, because messages were applied to them."""
         self.held.arrived(queues)
 
     def deleted(self, topic: str) -> None:
-        """Handle the pulls of a deleted topic again at once, so that they are refused."""
+        """Handle the waiting pulls of a deleted topic again at once, so that they are refused."""
         for pull in self.held.take_topic(topic):
             pull.connection.again(pull.request)
 
     def end(self, reason: str) -> None:
-        """Leadership ends: the waiting pulls are refused with the new leader's address, or forwarded to
-        it."""
+        """Refuse the waiting pulls with the new leader's address, or forward them to it, because this node no
+        longer leads."""
         for pull in (*self.held.take_all(), *self._looking):
             self._gate.wait_or_refuse(pull.connection, pull.request)
         self._looking.clear()
@@ -253,7 +255,7 @@ class PullProcessor(LeaderService):
         does=actions.Does(actions.SEEN, body=actions.any_topic),
     )
     def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
-        """One message by physical offset (that of its offset message id)."""
+        """Return the message at a physical offset (the one in its offset message id)."""
         offset = call.header.offset
 
         async def answer() -> None:
@@ -302,7 +304,8 @@ class PullProcessor(LeaderService):
             )
 
     def _filter(self, header: PullMessageHeader) -> MessageFilter:
-        """The filter of a pull: from the request, or from the heartbeat of its group."""
+        """Return the filter of a pull. Its subscription is in the request or, if the request has none, in the
+        heartbeat of its group."""
         config = self._settings.now
         group = self._clients.consumers.get(header.consumerGroup)
         if header.sysFlag & PULL_SUBSCRIPTION:
@@ -336,7 +339,8 @@ class PullProcessor(LeaderService):
         return wanted
 
     def _of_topic(self, group: ConsumerGroup | None, topic: str) -> MessageFilter:
-        """A group's condition on properties for a topic; the filter ALL if it has none, or an invalid one."""
+        """Return a group's filter by properties for a topic. If the group has none, or an invalid one, it is
+        the filter ALL."""
         subscription = None if group is None else group.subscriptions.get(topic)
         if subscription is None or subscription.expressionType in ("", TAG):
             return ALL
@@ -395,7 +399,7 @@ class PullProcessor(LeaderService):
             self._answer(pull, result, ResponseCode.SUCCESS, self._suggested(pull.queue_id))
 
     def _wait_for_room(self, pull: Pull) -> None:
-        """Too many answers are unsent: hold the pull until they are fewer, or answer that there are no
+        """Let a pull wait until fewer answers are unsent. If that is not possible, answer that there are no
         messages."""
         if not self.held.hold_for_room(pull):
             self._expired(pull)

@@ -1,22 +1,24 @@
-"""Pulls that wait at a leader that is lost: its successor answers them.
+"""Answers to pulls that wait at a leader that was lost. The next leader answers them.
 
-Java clients before 5.0, and clients in C++ and Go, do not notice that the connection of a pull is gone. They
-wait for their own time-out of 30 s, and read nothing of that queue meanwhile. But they accept an answer by
-its number alone, over any connection, and for their heartbeats they hold a connection to each broker of the
-group. So a leader reports such waiting pulls to the other brokers (28102), and the next leader answers them:
-no messages, ask again. If a client has no connection to the new leader, because that was away until just now,
-another follower answers.
+Java clients before 5.0, and clients in C++ and Go, do not notice that the connection of a pull is lost. They
+wait for their own time-out of 30 s, and meanwhile read nothing of that queue. But they accept an answer over
+any connection if it has the number of the request, and they have a connection to each broker of the group for
+their heartbeats. So a leader reports the waiting pulls of such clients to the other brokers (request 28102
+TELL_PULLS). The next leader answers these pulls: there are no messages, pull again. If a client has no
+connection to the new leader, because the new leader was down until a moment ago, another follower answers the
+pull.
 
-The address that the client takes for the leader's may be dead. So the answer suggests to ask the broker that
-it comes from (`suggestWhichBrokerId`). Further answers over that connection do the same until the client has
-looked for routes.
+The address at which the client expects the leader may be that of the lost one. So the answer suggests pulling
+from the broker that sends it (`suggestWhichBrokerId`). Later answers over the same connection suggest this as
+well, until the client has fetched a new route.
 
-Two things keep an answer from being taken for that of another request with the same number. It goes to a
-connection that existed when the pull was reported, to the same client id at the same address. And numbers
-only grow: if the answer arrives after that of the leader, no request waits for it and the client ignores it.
+Another request of a client could have the same number as the pull. Two rules keep the answer from being taken
+for the answer to that request. First, the answer is sent only over a connection that existed when the pull
+was reported, to the same client id at the same address. Second, the numbers of a client only grow: if the
+lost leader did answer the pull, no request with this number waits, and the client ignores the second answer.
 
-None of this is replicated. A pull that was not reported costs a client its time-out, as it would without this
-module.
+None of this is replicated. If a pull was not reported, its client waits for its own time-out, as it would
+without this module.
 """
 
 from __future__ import annotations
@@ -44,55 +46,58 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 DEAF = (LanguageCode.JAVA.name, LanguageCode.CPP.name, LanguageCode.GO.name)
-"""Languages of clients that do not notice the loss of a connection; Java only below version `NOTICES`."""
+"""Languages of clients that do not notice the loss of a connection. Clients in Java do not notice it in
+versions below `NOTICES`."""
 NOTICES = 412
-"""Version V5_0_0: Java clients from this version on notice it."""
+"""Number of the version V5_0_0. Java clients from this version on notice the loss of a connection."""
 SETTLE_S = 0.01
-"""Pulls that begin to wait within this many seconds are reported together; one that is answered earlier need
-not be reported."""
+"""Pulls that begin to wait within this many seconds are reported together. A pull that is answered within
+this time is not reported."""
 RETRY_S = 1.0
-"""Seconds until a member that did not accept a report is tried again."""
+"""Seconds until reports are sent again to a member that did not accept one."""
 OLDER_S = 60.0
-"""Seconds until a member that does not know the request is tried again: by then it may run another
+"""Seconds until reports are sent again to a member that does not know the request. By then it may run a newer
 version."""
 TIMEOUT_S = 3.0
 SLICE = 200
-"""Pulls in one report, and answers in one turn of the loop."""
+"""Largest number of pulls in one report, and of answers in one turn of the event loop."""
 PACE_S = 0.005
-"""Seconds between two turns in which answers are sent."""
+"""Seconds between two turns of the event loop in which answers are sent."""
 LEADER_FIRST_S = 0.3
-"""Seconds that the new leader has to answer the pulls of the lost leader before followers do. If a client
-pulls from the leader meanwhile, the leader reports that pull."""
+"""Seconds for which followers leave the pulls of the lost leader to the new leader. If a client pulls from
+the new leader meanwhile, this leader reports the new pull, and followers no longer answer the old one."""
 MAX_TELL = 384 * 1024
-"""Bytes of a report, enough for `SLICE` pulls with the longest names; a longer one is refused."""
+"""Limit, in bytes, of a report. It is enough for `SLICE` pulls with the longest names. A longer report is
+refused."""
 MAX_UNTOLD = 20_000
-"""Pulls that wait to be reported to a member; one more is not reported."""
+"""Largest number of pulls that wait to be reported to one member; one more is not reported."""
 MAX_KEPT = 100_000
-"""Pulls of the leader that this broker knows; one more replaces the oldest."""
+"""Largest number of reported pulls that this broker keeps; one more replaces the oldest."""
 MAX_TERMS_AHEAD = 1000
-"""A report whose term is more than this above this broker's own is ignored. The report and the term arrive
-over different connections, so a report may be ahead, but never by this many elections."""
+"""A report is ignored if its term is higher than this broker's own term by this number or more. The report
+and the term arrive over different connections, so a report may be ahead, but never by so many elections."""
 PULL_LIVES_S = 60.0
-"""Seconds after which a reported pull is dropped: clients wait for 30 s."""
+"""Seconds after which a reported pull is dropped. Clients wait for only 30 s."""
 _Key = tuple[str, str, str, int]
-"""Client id, group, topic, queue id: a client has one pull in flight for each."""
+"""Client id, group, topic and queue id, which identify a pull, because a client has at most one pull in
+flight for each queue."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """Another broker of the group, as the leader knows it."""
+    """Another broker of the group, to which the leader sends reports."""
 
     address: str
     untold: dict[_Key, tuple[WaitingPull, Connection]] = field(default_factory=dict)
     busy: bool = False
-    """Whether a report to it is in flight, or it gets no reports for a while."""
+    """Whether a report to this broker is in flight, or no reports are sent to it for a while."""
     able: bool = True
-    """Whether it knows the request."""
+    """Whether this broker knows the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A pull that waits at the leader, and this broker's own connection to its client."""
+    """A pull that waits at the leader, with the connection between this broker and the pull's client."""
 
     pull: WaitingPull
     connection: Connection
@@ -101,8 +106,8 @@ class _Kept:
 
 
 class StrandedPulls(LeaderService):
-    """Reports waiting pulls while this broker leads, accepts reports while it follows, and answers the pulls
-    when it takes over."""
+    """Reports waiting pulls while this broker leads. While it follows, it keeps the pulls that the leader
+    reports, and answers them when that leader is lost."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members, origins: Origins) -> None:
         self._clients = core.clients
@@ -115,26 +120,27 @@ class StrandedPulls(LeaderService):
         self._store = core.store
         self._log = core.env.log.child("stranded")
         self._others: dict[str, _Member] = {}
-        """The other members by node id."""
+        """Maps the node ids of the other members to what is known about them."""
         self._term = 0
-        """The term of this leadership."""
+        """The term in which this broker leads or last led."""
         self._wake = asyncio.Event()
         self._looked_at = 0.0
         """Loop time at which the list of members was last read."""
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        """Reported pulls, the oldest first."""
+        """Reported pulls of the present leader, the oldest first."""
         self._of_term = 0
-        """The term in which the pulls in `_kept` were reported."""
+        """The term of the leader that reported the pulls in `_kept`."""
         self._stranded: dict[_Key, _Kept] = {}
-        """Pulls of a lost leader that are not answered yet."""
+        """Pulls of a lost leader that must still be answered."""
         self._timer: asyncio.TimerHandle | None = None
         self.answered: int = 0
-        """Pulls answered since start."""
+        """Number of pulls answered since the start."""
 
     # -- the leader -----------------------------------------------------------------------------------
 
     def waits(self, pull: Pull) -> None:
-        """A pull began to wait here: report it to the other members if its client needs that."""
+        """Note that a pull begins to wait at this broker. It is reported to the other members if its client
+        does not notice the loss of a connection."""
         request = pull.request
         if (
             request.flag & (FLAG_REDIRECT | FLAG_FORWARDED)
@@ -153,15 +159,15 @@ class StrandedPulls(LeaderService):
                 other.untold[key] = one, pull.connection
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """This broker leads: answer the pulls that waited at the previous leader, and report to the followers
-        from now on."""
+        """Start as leader: answer the pulls that waited at the previous leader, and from now on report pulls
+        to the followers."""
         self._term = writer.term
         self._others = {}
         self._strand(0.0)
         self._look_for_others()
 
     async def run(self) -> None:
-        """Report waiting pulls to the followers."""
+        """Report waiting pulls to the followers, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -172,7 +178,7 @@ class StrandedPulls(LeaderService):
             await asyncio.sleep(SETTLE_S)
 
     def end(self, reason: str) -> None:
-        """This broker leads no longer: report nothing."""
+        """Stop reporting pulls, because this broker no longer leads."""
         self._others = {}
 
     def _look_for_others(self) -> None:
@@ -203,8 +209,8 @@ class StrandedPulls(LeaderService):
         self._client.invoke_nowait(other.address, code, fields, body, TIMEOUT_S, partial(self._told, other))
 
     def _told(self, other: _Member, result: Response | RemotingError) -> None:
-        """A report was answered or failed. It is not repeated for a member that is away: there will be newer
-        pulls."""
+        """Handle the answer to a report, or its failure. A failed report is not sent again, because the
+        member will get reports of newer pulls."""
         if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
             self._free(other)
             return
@@ -222,7 +228,8 @@ class StrandedPulls(LeaderService):
     # -- a follower -----------------------------------------------------------------------------------
 
     def leads(self, term: int) -> None:
-        """Another broker leads in this term."""
+        """Note that another broker leads in this term. If the kept pulls were reported in an earlier term,
+        their leader is lost."""
         if term > self._of_term:
             self._strand_unless_silent()
 
@@ -230,7 +237,7 @@ class StrandedPulls(LeaderService):
         RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL, may=required.ADMIN
     )
     def take(self, call: Call[None]) -> None:
-        """Accept a report of pulls that wait at the leader."""
+        """Accept the leader's report of pulls that wait at the leader."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group may report pulls")
         held = decode_held(call.request.body)
@@ -260,8 +267,9 @@ class StrandedPulls(LeaderService):
                 kept[key] = _Kept(pull, connection, now)
 
     def _strand_unless_silent(self) -> None:
-        """The leader is lost. If this broker does not forward requests, a client that asks here would not get
-        further, so the pulls are forgotten and only the new leader answers them."""
+        """Treat the kept pulls as those of a lost leader. If this broker does not forward requests to the
+        leader, forget them instead: a client that then pulled from this broker would get no messages, so only
+        the new leader answers them."""
         if self._settings.now.forward_to_leader:
             self._strand(LEADER_FIRST_S)
         else:
@@ -270,7 +278,7 @@ class StrandedPulls(LeaderService):
     # -- both -----------------------------------------------------------------------------------------
 
     def _strand(self, wait_s: float) -> None:
-        """The leader is lost: answer its pulls after this time."""
+        """Treat the kept pulls as those of a lost leader, and answer them after this many seconds."""
         if self._kept or self._stranded:
             self._stranded |= self._kept
             self._kept.clear()

@@ -1,12 +1,14 @@
-"""Pulls that are ahead of their client's heartbeat: they wait a moment for it.
+"""Pulls that arrive before their client's heartbeat. They wait for it for a moment.
 
-A client pulls with its new subscription before each broker has received the heartbeat with it. If such a pull
-were refused at once (24, 25), Java clients would pull again after 3 s. A consumer whose heartbeat goes to
-many addresses would then get nothing for a long time after its start.
+A client pulls with a new subscription before each broker has received the heartbeat that contains the
+subscription. If such a pull were refused at once (with 24 SUBSCRIPTION_NOT_EXIST or 25
+SUBSCRIPTION_NOT_LATEST), Java clients would pull again only after 3 s. Then a consumer whose heartbeat goes
+to many addresses would get nothing for a long time after its start.
 
-Also, Java clients never send two heartbeats at the same time. So a heartbeat that should report a new version
-may be sent only with the next rebalance, 20 s later. Meanwhile a pull that filters by tags is served, and a
-client that filters by properties is asked to rebalance (40), which makes it send its heartbeat.
+Besides, Java clients never send two heartbeats at the same time. So it may happen that a new version of a
+subscription is sent only with the next rebalance, 20 s later. Meanwhile the broker serves pulls that filter
+by tags. A client that filters by properties is asked to rebalance (request 40 NOTIFY_CONSUMER_IDS_CHANGED),
+so that it sends its heartbeat.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import PULL_CLASS_FILTER, PullMessageHeader
 
 WAIT_S = 2.0
-"""Seconds that a pull waits for the heartbeat; then it is refused because of the missing subscription."""
+"""Seconds that a pull waits for the heartbeat. After this time it is refused because its subscription is
+missing or old."""
 MAX_WAITING = 10_000
-"""Pulls that wait; one more is refused at once."""
+"""Largest number of waiting pulls; one more is refused at once."""
 
 _JAVA = LanguageCode.JAVA.name
 
@@ -41,17 +44,17 @@ class _Waiting:
 
 
 def _compares(call: Call[PullMessageHeader], known: Subscription) -> bool:
-    """Whether all messages may be given out, because the pull and the known subscription both filter by tags
-    and Java clients compare the text of tags again. Other clients do not: ali-ons takes each message without
-    tags."""
+    """Return whether a pull may be served although the known subscription is older. It may if both filter by
+    tags and the client is in Java, because Java clients compare the text of the tags again. Clients in other
+    languages may not do so: ali-ons accepts every message without tags."""
     by_class = call.header.sysFlag & PULL_CLASS_FILTER or known.classFilterMode
     kinds = {call.header.expressionType or TAG, known.expressionType or TAG}
     return call.request.language == _JAVA and not by_class and kinds == {TAG}
 
 
 class SubscriptionWait:
-    """Waiting pulls by consumer group. `retry` is called for a pull when its group has sent the
-    subscription."""
+    """The pulls that wait for a heartbeat, by consumer group. `retry` is called for a pull when its group has
+    sent the subscription."""
 
     def __init__(self, clients: Clients, retry: Callable[[PullCall], None]) -> None:
         self._clients = clients
@@ -59,12 +62,12 @@ class SubscriptionWait:
         self._waiting: dict[str, dict[int, _Waiting]] = {}
         self._serial = 0
         self.count: int = 0
-        """Pulls that wait now."""
+        """Number of pulls that wait now."""
         clients.on_subscribed = self._heard
 
     def missing(self, call: Call[PullMessageHeader]) -> RemotingError | None:
-        """The error if the heartbeats of the group lack this subscription or have an older version; None if
-        the pull can be served."""
+        """Return an error if the heartbeats of the group do not contain the subscription of this pull, or
+        only an older version of it. Returns None if the pull can be served."""
         header = call.header
         group = self._clients.consumers.get(header.consumerGroup)
         subscription = None if group is None else group.subscriptions.get(header.topic)
@@ -77,7 +80,8 @@ class SubscriptionWait:
         return None
 
     def wait(self, call: PullCall, otherwise: RemotingError) -> None:
-        """Hold a pull until its group has sent the subscription. Raises `otherwise` if too many wait."""
+        """Let a pull wait until its group has sent the subscription. After `WAIT_S` the pull is answered with
+        the error `otherwise`. Raises this error at once if too many pulls wait."""
         if self.count >= MAX_WAITING:
             raise otherwise
         group, self._serial = call.header.consumerGroup, self._serial + 1

@@ -1,7 +1,9 @@
-"""Where a client is suggested to pull next (`suggestWhichBrokerId`), by the connection it speaks over.
+"""Suggestions to clients from which broker they should pull next (`suggestWhichBrokerId`). They are kept by
+connection.
 
-A broker that answered a pull in place of a lost leader (`stranded_pulls`) suggests itself for a while,
-because the client's route may contain a dead address."""
+A broker that has answered a pull in place of a lost leader (`stranded_pulls`) suggests itself to that client
+for a while, because the client's route may contain the address of the lost leader.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,23 @@ import asyncio
 from dledger.remoting.server import Connection
 
 SUGGEST_S = 35.0
-"""Seconds for which a client is suggested to ask this broker: clients look for routes every 30 s."""
+"""Seconds for which this broker is suggested to a client. The time is longer than 30 s, the interval in which
+clients fetch routes."""
 SUGGESTED = "suggestWhichBrokerId"
-"""Header field in the answer to a pull."""
+"""Header field in the answer to a pull. It contains the id of the suggested broker."""
 _HERE = "pulls here"
-"""Attribute of a connection: the loop time at which the suggestion ends, and the id of this broker in the
-client's route."""
+"""Name of a connection attribute. Its value is a pair: the loop time at which the suggestion ends, and the id
+of this broker in the client's route."""
 
 
 def suggest_here(connection: Connection, broker_id: int) -> None:
-    """Suggest this broker to the client at the other end, whatever its route says, until it has a new
-    route."""
+    """Suggest this broker to the client of a connection for `SUGGEST_S`, until the client has a new route."""
     connection.attributes[_HERE] = asyncio.get_running_loop().time() + SUGGEST_S, broker_id
 
 
 def suggested_here(connection: Connection) -> int:
-    """The id of the broker that the client should ask; for most clients 0, the leader's."""
+    """Return the id of the broker from which the client should pull. For most clients it is 0, the id of the
+    leader."""
     known = connection.attributes.get(_HERE) if connection.attributes else None
     if not isinstance(known, tuple):
         return 0
@@ -37,9 +40,9 @@ def suggested_here(connection: Connection) -> int:
 
 
 def pull_fields(suggested: int, next_offset: int, low: int, high: int) -> dict[str, str]:
-    """Header of the answer to a pull (PullMessageResponseHeader). `suggested`: id of the broker to ask next;
-    `next_offset`: the offset to ask for; `low`, `high`: offsets of the queue's first message, and of the next
-    one to come."""
+    """Return the header fields of the answer to a pull (PullMessageResponseHeader). `suggested` is the id of
+    the broker to pull from next, and `next_offset` the offset of the next pull. `low` is the offset of the
+    queue's first message, and `high` the offset that the next message of the queue will get."""
     return {
         SUGGESTED: str(suggested),
         "nextBeginOffset": str(next_offset),

@@ -1,6 +1,8 @@
 """Consumer offsets.
 
-* `offset_processor`   the codes that query and report offsets
-* `group_topics`       the topics in which a group has offsets
-* `pending_offsets`    offsets that were reported and are not in the log yet
+* `offset_processor`: the requests that query and commit offsets
+* `reset_processor`: the requests that reset offsets
+* `group_topics`: the topics in which a group has offsets
+* `pending_offsets`: committed offsets of consumers that are not in the log yet
+* `pull_offsets`: how far each group has pulled
 """

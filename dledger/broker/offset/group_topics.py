@@ -1,4 +1,4 @@
-"""Which topics a group has offsets in (ConsumerOffsetManager.whichTopicByConsumer)."""
+"""The topics in which a consumer group has offsets (ConsumerOffsetManager.whichTopicByConsumer)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dledger.formats.state import ReplicatedState
 from dledger.runtime.cooperative import PAUSE_S
 
 ROW_SLICE = 10_000
-"""Consumer offsets of a group that are read before the loop turns to other work, about 1 ms."""
+"""Number of a group's consumer offsets that are read before the event loop turns to other work, about 1
+ms."""
 
 
 async def topics_of(state: ReplicatedState, group: str) -> list[str]:
-    """The topics in which a group has offsets, without duplicates. The loop turns to other work between
-    slices."""
+    """Return the topics in which a group has offsets, without duplicates. The event loop turns to other work
+    every `ROW_SLICE` offsets."""
     rows = list(state.offsets.get(group, ()))
     topics: dict[str, None] = {}
     for start in range(0, len(rows), ROW_SLICE):

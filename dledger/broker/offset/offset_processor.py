@@ -1,7 +1,10 @@
-"""Offsets: 14, 15, 29, 30, 31, 32 (ConsumerManageProcessor, AdminBrokerProcessor).
+"""Requests about offsets: 14 QUERY_CONSUMER_OFFSET, 15 UPDATE_CONSUMER_OFFSET, 29 SEARCH_OFFSET_BY_TIMESTAMP,
+30 GET_MAX_OFFSET, 31 GET_MIN_OFFSET, 32 GET_EARLIEST_MSG_STORETIME (ConsumerManageProcessor,
+AdminBrokerProcessor).
 
-Only the leader answers. A follower refuses with 14 and the leader's address, also for reads: its state may
-lag, and a consumer that reads an old offset would consume the same messages again.
+Only the leader answers. A follower refuses with code 14 SERVICE_NOT_AVAILABLE and the leader's address, reads
+included. Its state may be behind, and a consumer that reads an old offset would consume the same messages
+again.
 """
 
 from __future__ import annotations
@@ -36,12 +39,13 @@ TOLD = (
 )
 
 MEMBERS_KNOWN_S = 60.0
-"""Seconds after a change of leader in which no commit moves a group back. Clients of all languages look for
-new brokers and send a heartbeat every 30 s, so that by then the leader knows each consumer."""
+"""Seconds after a change of leader in which no commit may set a group back to a lower offset. Clients of all
+languages look for new brokers and send a heartbeat every 30 s. So after this time the leader knows each
+consumer."""
 
 
 class OffsetProcessor:
-    """Handlers of the offset codes."""
+    """Handlers of the requests about offsets."""
 
     def __init__(self, core: Core, creation: TopicCreation, offsets: PendingOffsets) -> None:
         self._creation = creation
@@ -61,8 +65,10 @@ class OffsetProcessor:
         does=actions.CONSUMED,
     )
     def query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:
-        """The offset that the group consumes next; 22 if it never reported one (the client then applies its
-        own rule)."""
+        """Return the offset at which the group consumes next. For a group that never reported one it is 0 if
+        the first message of the queue is still in memory, unless the request forbids it
+        (`setZeroIfNotFound=false`). Otherwise the answer is 22 QUERY_NOT_FOUND, and the client applies its
+        own rule."""
         header = call.header
         answer = partial(self._answer_query, call)
         queue = (header.topic, header.queueId)
@@ -92,16 +98,19 @@ class OffsetProcessor:
         does=actions.Does(Action.SUB | Action.UPDATE, topics=("topic",), groups=("consumerGroup",)),
     )
     def update(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> None:
-        """Note how far the group has consumed. -1, which some clients send, is ignored.
+        """Handle the commit of an offset, up to which a group has consumed. The offset -1, which some clients
+        send, is ignored.
 
-        A commit moves a group forward. Only an intended request moves it back: a reset (222), or a two-way
-        commit that passes `_check_sets_back`. A one-way commit never moves a group back, and neither does one
-        whose client marks it as ordinary (`setsBack` is false): it may be late, from the consumer that had
-        the queue before. Such a commit is answered with success and changes nothing.
+        An ordinary commit only moves a group forward. Two requests can move it back: a reset (222
+        INVOKE_BROKER_TO_RESET_OFFSET), and a two-way commit that passes `_check_sets_back`. Two kinds of
+        commits never move a group back: one-way commits, and commits that their client marks as ordinary
+        (`setsBack` is false). If such a commit names a lower offset, it may be late, from the consumer that
+        had the queue before. It is answered with success and changes nothing.
 
-        While no consumer of the group has heard of a reset, commits are ignored, and only another reset
-        replaces it. Consumers hear of it with their next pull, so their commits are answered with success. A
-        client that is not a consumer and does not mark its commit is refused.
+        After a reset, commits are ignored until a consumer of the group has received the new offset. Until
+        then only another reset can replace the reset. Consumers receive the new offset with their next pull,
+        so their commits are answered with success. A client that is not a consumer and does not mark its
+        commit as ordinary is refused.
         """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
@@ -132,7 +141,8 @@ class OffsetProcessor:
             self._offsets.wait(group, call.connection, call.request, call.respond)
 
     def _before_heard(self, call: LeaderCall[UpdateConsumerOffsetHeader], wanted: int) -> None:
-        """Answer a commit for a queue while the group has not heard of a reset to the offset `wanted`."""
+        """Answer a commit for a queue whose group was reset to the offset `wanted`, while no consumer of the
+        group has received that offset."""
         header = call.header
         harmless = header.setsBack is False or call.request.oneway or header.commitOffset == wanted
         if not harmless and (header.setsBack or not self._by_member(call)):
@@ -145,12 +155,12 @@ class OffsetProcessor:
         call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
 
     def _check_sets_back(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
-        """RemotingError unless a two-way commit may move its group back.
+        """Raises RemotingError if a two-way commit may not move its group back.
 
-        The commit may be late. A broker that does not lead may have been stopped or cut off, and may have
-        found the commit unread when its client had already gone on with this leader. Or a consumer that had
-        the queue before sent it. And a leader that has just taken over does not know yet which other
-        consumers are in the group.
+        Such a commit may be late for one of three reasons. A follower that forwarded it may have been stopped
+        or cut off, and may have read the commit only after the client had gone on with this leader. Or the
+        commit came from a consumer that had the queue before. Or this leader has just taken over, and does
+        not know yet which other consumers are in the group.
         """
         header = call.header
         what = (
@@ -185,19 +195,20 @@ class OffsetProcessor:
             )
 
     def _membership(self, call: LeaderCall[Any]) -> str:
-        """The version of the group's membership: the term, because each new leader builds its list of members
-        anew, and a number."""
+        """Return the version of the group's membership. It consists of the term and a number, because each
+        new leader builds its list of members anew."""
         return f"{call.writer.term}.{self._clients.version_of(call.header.consumerGroup)}"
 
     def _by_member(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether the request comes from a consumer of the group, directly or through a broker to which one
-        sends heartbeats."""
+        """Return whether the request comes from a consumer of the group. This includes requests that were
+        forwarded by a broker to which a consumer of the group sends heartbeats."""
         members = self._clients.consumers.get(call.header.consumerGroup)
         return members is not None and call.connection.serial in members.connections
 
     def _by_tool(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java commit one-way, so
-        a two-way commit over a connection without a member comes from a tool."""
+        """Return whether an administrator's tool sent the request (mqadmin resetOffsetByTime -o). Consumers
+        in Java commit one-way, so a two-way commit from Java comes from a tool if no member of the group uses
+        the connection."""
         if call.request.language != LanguageCode.JAVA.name:
             return False
         members = self._clients.consumers.get(call.header.consumerGroup)
@@ -206,7 +217,7 @@ class OffsetProcessor:
         return all(member.connection is not call.connection for member in members.members.values())
 
     def _alone(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether no other consumer of the group is connected."""
+        """Return whether no other consumer of the group is connected."""
         members = self._clients.consumers.get(call.header.consumerGroup)
         others = () if members is None else members.connections.values()
         return all(connection is call.connection for connection in others)
@@ -228,7 +239,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:
-        """The offset of a point in time."""
+        """Return the offset that belongs to a point in time."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         upper = (header.boundaryType or "lower").lower() == "upper"
@@ -249,7 +260,8 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
-        """The offset that the next message will get, counting committed messages only."""
+        """Return the offset that the next message of a queue will get. Only applied messages count, which are
+        all committed."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         offset = call.writer.next_applied(header.topic, header.queueId)
@@ -264,7 +276,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def min_offset(self, call: LeaderCall[QueueHeader]) -> None:
-        """The offset of the first message that still exists."""
+        """Return the offset of a queue's first message that still exists."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         queue = self._store.queues.get(header.topic, header.queueId)
@@ -280,7 +292,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def earliest_time(self, call: LeaderCall[QueueHeader]) -> None:
-        """Store time of the first message; -1 for an empty queue."""
+        """Return the store time of a queue's first message in ms; -1 if the queue is empty."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         topic, queue_id = header.topic, header.queueId

@@ -1,9 +1,10 @@
-"""Consumer offsets on the leader (ConsumerOffsetManager, safety.md S28).
+"""Consumer offsets on the leader that are not in the log yet (ConsumerOffsetManager, safety.md S28).
 
-Reported offsets are collected here and go into the log as one entry per group, at most every 200 ms; for each
-queue the highest offset counts. A read waits until the offsets reported before it are applied, so it returns
-neither an uncommitted offset (S25) nor an older one than its client reported. Offsets never decrease, except
-by a logged reset, and an offset beyond the committed end is refused.
+Offsets that consumers report are collected in this module. They are written to the log at most every 200 ms,
+as one entry for each group. For each queue the highest offset counts. A read waits until the offsets reported
+before it are applied. So it returns neither an uncommitted offset (S25) nor one that is older than the
+client's own report. Offsets never decrease, except by a reset in the log. An offset beyond the committed end
+of a queue is refused.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_ROWS = 1000
-"""Most queues in one entry; a group with more takes several entries."""
+"""Largest number of queues in one entry; a group with more needs several entries."""
 MAX_RESETS = 10_000
-"""Pairs of group and topic with a reset that no consumer has heard of; one more is refused (2)."""
+"""Largest number of pairs of group and topic with a reset of which no consumer has been informed yet. One
+more reset is refused with code 2 SYSTEM_BUSY."""
 Answer = Callable[[], None]
 Waiter = tuple[Connection, Request, Answer]
 
 
 class PendingOffsets(LeaderService):
-    """Reported offsets that are not in the log yet, during one leadership."""
+    """Offsets that were reported to this leader and are not applied yet. It is emptied when the leadership
+    ends."""
 
     def __init__(
         self, store: MessageStore, committed: PendingResponses, gate: LeaderGate, interval_s: float
@@ -44,26 +47,30 @@ class PendingOffsets(LeaderService):
         self._writer: CommitLogWriter | None = None
         self._offsets: dict[str, dict[tuple[str, int], int]] = {}
         self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
-        """(index, group, offsets) of entries that are not applied yet."""
+        """Entries with offsets that are not applied yet, as (index, group, offsets)."""
         self._latest: dict[tuple[str, str, int], tuple[int, int]] = {}
-        """(group, topic, queue id) -> (index, offset) of the last entry in `_logged` that has this queue."""
+        """Maps (group, topic, queue id) to (index, offset) of the last entry in `_logged` that contains this
+        queue."""
         self._waiters: dict[str, list[Waiter]] = {}
-        """Two-way reports by group, answered when their entry is committed."""
+        """Maps a group to two-way reports whose offsets are not in the log yet. They are answered when their
+        entry is committed."""
         self._readers: dict[str, list[Waiter]] = {}
-        """Reads by group that wait for offsets that are not logged yet."""
+        """Maps a group to reads that wait for offsets which are not in the log yet."""
         self._reading: list[tuple[int, Waiter]] = []
-        """Reads with an index, answered when the entry of that index is applied."""
+        """Reads that wait for an entry, each with the index of the entry. They are answered when it is
+        applied."""
         self.on_order_reset: Callable[[OrderKey, int], None] = lambda key, time_ms: None
-        """Called with a queue that is popped in order, and the time of its last pop, when a reset ends its
-        wait for acknowledgements."""
+        """Called if a reset ends the wait of a queue for acknowledgements of messages that were popped in
+        order. The arguments are the queue and the time of its last pop."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
-        """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
+        """Functions that are called when a reset with `announce` is applied. The arguments are group, topic,
+        and a map from queue id to the new offset."""
         self.notify_consumers: Callable[[str, str, Mapping[int, int]], None] = lambda group, topic, news: None
-        """Called in the same way after all `reset_listeners`: so a waiting pull is answered before its
-        consumer is notified (220)."""
+        """Called after all `reset_listeners`, with the same arguments. So a waiting pull is answered before
+        its consumer is notified (request 220 RESET_CONSUMER_CLIENT_OFFSET)."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's offset as last reported, committed or not; None if it never reported one."""
+        """Return the offset that the group reported last, committed or not; None if it never reported one."""
         reported = self._offsets.get(group, {}).get((topic, queue_id))
         if reported is not None:
             return reported
@@ -75,7 +82,7 @@ class PendingOffsets(LeaderService):
         return self._store.state.consumer_offset(group, topic, queue_id)
 
     def applied(self, index: int) -> None:
-        """Entries up to `index` are applied: the state now has their offsets."""
+        """Note that the entries up to `index` are applied, so that the state contains their offsets."""
         while self._logged and self._logged[0][0] <= index:
             _, group, offsets = self._logged.popleft()
             for topic, queue_id in offsets:
@@ -90,8 +97,9 @@ class PendingOffsets(LeaderService):
                     self._reading.append((at, waiter))
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Note a reported offset. Returns False if it is beyond the committed end. While the group has not
-        heard of a reset of the queue, the report is ignored: its sender does not know of the reset."""
+        """Note an offset that a consumer reports. Returns False if it is beyond the committed end of the
+        queue. After a reset of the queue, reports are ignored until a consumer has been informed of the
+        reset, because their senders do not know of it."""
         if offset > self.end_of(topic, queue_id):
             return False
         if self.unheard(group, topic, queue_id) is not None:
@@ -102,13 +110,14 @@ class PendingOffsets(LeaderService):
         return True
 
     def end_of(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last applied message of a queue; 0 if its topic was deleted since."""
+        """Return the offset behind the last applied message of a queue; 0 if its topic has been deleted
+        since."""
         if self._writer is not None:
             return self._writer.next_applied(topic, queue_id)
         return self._store.state.next_offset(topic, queue_id)
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted: forget what was reported for it."""
+        """Forget what was reported for a topic or a group that is about to be deleted."""
         if kind == "group":
             self._offsets.get(name, {}).clear()
             gone = [key for key in self._latest if key[0] == name]
@@ -123,13 +132,14 @@ class PendingOffsets(LeaderService):
     def reset(
         self, group: str, topic: str, offsets: Mapping[int, int], waiter: Waiter, *, announce: bool = True
     ) -> None:
-        """Log new offsets (queue id -> offset) of a group in a topic, lower or higher, all or none; answer
-        when they are applied.
+        """Append new offsets of a group in a topic to the log, all of them or none, and answer when they are
+        applied. `offsets` maps queue ids to offsets, which may be lower or higher than before.
 
-        Offsets reported before are forgotten. RemotingError 2 or 14: nothing was done. `announce`: the
-        connected consumers have to move there and are notified; without it the requester already knows. If a
-        queue was set to the same offset before and no consumer has heard of that yet, they are not notified
-        again: a consumer in Java pauses for 10 s each time.
+        Offsets that were reported before are forgotten. Raises RemotingError 2 or 14 if nothing was done.
+        With `announce`, the connected consumers must move to the new offsets and are notified. Without it,
+        only the client that sent the request needs to know. Consumers are not notified of a queue that was
+        set to the same offset before if no consumer has been informed of that yet, because a consumer in Java
+        pauses for 10 s at each notice.
         """
         writer = self._writer
         assert writer is not None  # whoever has a writer of now asks
@@ -172,8 +182,8 @@ class PendingOffsets(LeaderService):
         self._reading.append((index, (waiter[0], waiter[1], done)))
 
     def logged(self, index: int, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Entry `index`, which another part of the broker wrote, sets these offsets: (topic, queue id) ->
-        offset."""
+        """Note that entry `index`, which another part of the broker wrote, sets offsets of a group. `offsets`
+        maps (topic, queue id) to the offset."""
         reported = self._offsets.get(group)
         if reported:
             for queue, offset in offsets.items():
@@ -187,8 +197,8 @@ class PendingOffsets(LeaderService):
             self._latest[group, topic, queue_id] = (index, offset)
 
     def unheard(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset of a logged reset, committed or not, that no consumer of the group has followed yet;
-        None if there is no such reset."""
+        """Return the offset of a reset in the log, committed or not, that no consumer of the group has
+        followed yet. None if there is no such reset."""
         writer = self._writer
         if writer is None:
             return None
@@ -197,9 +207,9 @@ class PendingOffsets(LeaderService):
         return None if row is None else row.offset(queue_id)
 
     def comes_from(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """A consumer reads a queue from this offset on. Returns the offset where it has to go instead, or
-        None if the offset is right or the reset is not committed yet. RemotingError 2 if there is no room to
-        note that it has heard of the reset."""
+        """Note that a consumer reads a queue from `offset` on. Returns the offset at which it must continue
+        instead. Returns None if it may continue at `offset`, also while a reset is not applied yet. Raises
+        RemotingError 2 SYSTEM_BUSY if the log has no room to note that the consumer has followed a reset."""
         wanted = self.unheard(group, topic, queue_id)
         if wanted is None:
             return None
@@ -212,8 +222,8 @@ class PendingOffsets(LeaderService):
         return None
 
     def follow(self, group: str, topic: str, queue_id: int) -> None:
-        """Note that the reader of a queue has heard of its reset. RemotingError 2 if there is no room for
-        that."""
+        """Note that the reader of a queue has followed its reset. Raises RemotingError 2 SYSTEM_BUSY if the
+        log has no room for that."""
         wanted, writer = self.unheard(group, topic, queue_id), self._writer
         if wanted is None or writer is None:
             return
@@ -232,7 +242,8 @@ class PendingOffsets(LeaderService):
     def read(
         self, group: str, queue: tuple[str, int], connection: Connection, request: Request, answer: Answer
     ) -> None:
-        """Call `answer` when the state has the offsets reported so far for a queue (topic, queue id)."""
+        """Call `answer` when the state contains the offsets of a queue (topic, queue id) that the group has
+        reported so far."""
         if queue in self._offsets.get(group, ()):
             self._readers.setdefault(group, []).append((connection, request, answer))
         else:
@@ -240,7 +251,7 @@ class PendingOffsets(LeaderService):
             self._when_applied(logged, (connection, request, answer))
 
     def read_group(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
-        """Call `answer` when the state has all offsets that a group has reported so far."""
+        """Call `answer` when the state contains all offsets that a group has reported so far."""
         if self._offsets.get(group):
             self._readers.setdefault(group, []).append((connection, request, answer))
         else:
@@ -248,8 +259,8 @@ class PendingOffsets(LeaderService):
             self._when_applied(logged, (connection, request, answer))
 
     def read_all(self, connection: Connection, request: Request, answer: Answer) -> None:
-        """Call `answer` when the state has the offsets of all groups. They are written now, as far as the log
-        has room."""
+        """Call `answer` when the state contains the offsets of all groups. The reported offsets are appended
+        to the log now, as far as it has room."""
         self.flush()
         self._when_applied([index for index, _, _ in self._logged], (connection, request, answer))
 
@@ -262,7 +273,7 @@ class PendingOffsets(LeaderService):
     # -- service --------------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Offsets reported from now on go to this leadership."""
+        """Start as leader. From now on, reported offsets are accepted."""
         self._writer = writer
 
     async def run(self) -> None:
@@ -273,12 +284,12 @@ class PendingOffsets(LeaderService):
                 self.flush()
 
     def hand_over(self) -> None:
-        """Write all reported offsets, so that the next leader knows them."""
+        """Write all reported offsets to the log, so that the next leader knows them."""
         self.flush()
 
     def end(self, reason: str) -> None:
-        """Forget everything; requests that wait for a commit are refused with the new leader's address, or
-        forwarded."""
+        """Forget all reported offsets. The requests that wait are refused with the new leader's address, or
+        forwarded to it."""
         self._writer = None
         waiters = [
             waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
@@ -290,7 +301,7 @@ class PendingOffsets(LeaderService):
             self._gate.wait_or_refuse(connection, request)
 
     def flush(self) -> None:
-        """Append all reported offsets. If the log has no room, they wait for the next call."""
+        """Append all reported offsets to the log. If the log has no room, they stay for the next call."""
         writer = self._writer
         if writer is None:
             return

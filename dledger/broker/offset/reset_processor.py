@@ -1,10 +1,11 @@
-"""Resets: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 to consumers, 314 CLONE_GROUP_OFFSET (AdminBrokerProcessor).
+"""Requests that reset offsets: 222 INVOKE_BROKER_TO_RESET_OFFSET and 314 CLONE_GROUP_OFFSET from tools, 220
+RESET_CONSUMER_CLIENT_OFFSET to consumers (AdminBrokerProcessor).
 
-A reset is one operation in the log for all queues of a topic, so it is done as a whole or not at all, also
-after a change of leader. Consumers learn of it in two ways: the connected ones are notified by 220, and move
-at once. And each next pull of such a queue is answered with the new offset (21), for consumers that were not
-reached or that pulled while 220 was in flight. Until then the offsets that they report are ignored
-(`formats.state.resets`).
+A reset is one operation in the log for all queues of a topic. So it is done as a whole or not at all, even if
+the leader changes. Consumers are informed of it in two ways. Connected consumers are notified by request 220,
+and move to the new offset at once. Besides, the next pull of each queue is answered with the new offset (code
+21 PULL_OFFSET_MOVED), for consumers that the notice did not reach, or that pulled while the notice was in
+flight. Until then, offsets that the consumers report are ignored (`formats.state.resets`).
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from dledger.runtime.cooperative import PAUSE_S
 
 APPLIED = "applied index of the leader"
 SLICE = 100
-"""Queues that are processed before the loop turns to other work."""
+"""Number of queues that are processed before the event loop turns to other work."""
 MAX_TOLD_BYTES = 64 * 1024
-"""Bytes of notices (220) that are sent before the loop turns to other work."""
+"""Limit, in bytes, of the notices (request 220) that are sent before the event loop turns to other work."""
 MAX_CLONED = 1000
-"""Most topics that one request clones; with more it is refused."""
+"""Largest number of topics that one request clones; a request for more is refused."""
 CPP = "CPP"
-"""Clients of this language read a list where others read a map."""
+"""Language of the clients that expect a list in notices. Clients of other languages expect a map."""
 
 
 class ResetProcessor:
-    """Handlers of the reset codes."""
+    """Handlers of the requests that reset offsets."""
 
     def __init__(self, core: Core, offsets: PendingOffsets, creation: TopicCreation) -> None:
         self._settings = core.settings
@@ -67,8 +68,8 @@ class ResetProcessor:
         does=actions.Does(Action.UPDATE, topics=("topic",), groups=("group",)),
     )
     def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:
-        """Set a group's offsets in a topic, for all queues or one. The target is an offset, a point in time,
-        or (-1) the end. Without `isForce` offsets are only moved back."""
+        """Set the offsets of a group in all queues of a topic, or in one queue. The target is an offset, a
+        point in time, or the end of the queue (-1). Without `isForce`, offsets are only decreased."""
         header, writer = call.header, call.writer
         config = writer.topic(header.topic)
         if config is None:
@@ -110,7 +111,7 @@ class ResetProcessor:
         self._offsets.reset(header.group, header.topic, wanted, waiter)
 
     async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """The new offset of a queue."""
+        """Return the new offset of a queue."""
         low, high = self._store.queues.range_of(header.topic, queue_id)
         if header.queueId >= 0 and header.offset is not None and header.offset != -1:
             if not low <= header.offset <= high:
@@ -130,8 +131,8 @@ class ResetProcessor:
         does=actions.Does(Action.UPDATE, topics=("topic",), groups=("destGroup",)),
     )
     def clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
-        """Set the offsets of one group to those of another, in one topic or in all of them; each topic as a
-        whole."""
+        """Set the offsets of one group to those of another group, in one topic or in all of them. The queues
+        of one topic are set together."""
         header = call.header
         call.writer.check_versions(OffsetReset.operation)
         self._must_be_there(call.writer, header.srcGroup)
@@ -153,7 +154,8 @@ class ResetProcessor:
         self._clone_next(call, deque(topics))
 
     def _clone_next(self, call: LeaderCall[CloneGroupOffsetHeader], topics: deque[str]) -> None:
-        """Clone the next topic; the one after it when that is applied."""
+        """Clone the next topic in the list. The one after it is cloned when the offsets of this topic are
+        applied."""
         header, writer = call.header, self._gate.writer
         while topics:
             if writer is None:
@@ -191,8 +193,8 @@ class ResetProcessor:
     # -- telling consumers ----------------------------------------------------------------------------
 
     def _tell(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Send 220 to the consumers that are connected here. The others learn of the reset with their next
-        pull."""
+        """Send request 220 RESET_CONSUMER_CLIENT_OFFSET to the consumers that are connected to this broker.
+        Other consumers get the new offset with their next pull."""
         members = self._clients.consumers.get(group)
         if members is None:
             return
@@ -218,7 +220,7 @@ def _no_group(group: str) -> RemotingError:
 
 
 def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """ResetOffsetBody, encoded by hand because a topic may have a thousand queues."""
+    """Return a ResetOffsetBody. It is encoded by hand because a topic may have a thousand queues."""
     fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
     rows = [
         b'{"brokerName":%b,"queueId":%d,"topic":%b}:%d' % (fixed[0], queue, fixed[1], offset)
@@ -228,7 +230,7 @@ def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
 
 
 def _list(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """ResetOffsetBodyForC, encoded by hand because a topic may have a thousand queues."""
+    """Return a ResetOffsetBodyForC. It is encoded by hand because a topic may have a thousand queues."""
     fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
     rows = [
         b'{"brokerName":%b,"offset":%d,"queueId":%d,"topic":%b}' % (fixed[0], offset, queue, fixed[1])
