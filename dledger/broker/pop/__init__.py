@@ -1,9 +1,10 @@
-"""Pop consumption (PopMessageProcessor and what belongs to it).
+"""Pop consumption: consumers take messages from the broker one by one, without having a queue each
+(PopMessageProcessor and the classes that belong to it).
 
-* `pop_ledger`       which messages are invisible, and until when
-* `pop_processor`    the codes that pop, peek, or wait for messages
-* `pop_hold`         pops that wait for messages
-* `pop_order`        pops in order: how one changes the state
-* `ack_processor`    acknowledgements, and longer or shorter invisible times
-* `revive_service`   messages that were not acknowledged are delivered again
+* `pop_ledger`: which messages are invisible, and until when
+* `pop_processor`: the requests that pop or peek at messages, or wait for them
+* `pop_hold`: pops that wait for messages
+* `pop_order`: how the state changes when messages are popped in order
+* `ack_processor`: acknowledgements, and changes of the invisible time
+* `revive_service`: delivers messages again that were not acknowledged
 """

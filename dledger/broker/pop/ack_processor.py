@@ -1,9 +1,10 @@
 """Acknowledgements of popped messages: 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE, and 200053
 CHANGE_MESSAGE_INVISIBLETIME (AckMessageProcessor, ChangeInvisibleTimeProcessor).
 
-Each is an operation in the log, and is answered when that is committed. A late one, for a message that was
-already acknowledged or delivered again, changes nothing and is answered 0, as in RocketMQ. That answer also
-waits until the state that it is based on is committed, and a quorum has confirmed that this node leads.
+Each request appends an operation to the log, and is answered when the operation is committed. A late
+acknowledgement, for a message that was already acknowledged or delivered again, changes nothing and is
+answered with 0, as in RocketMQ. Its answer also waits: until the state on which it is based is committed, and
+a quorum has confirmed that this node leads.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from dledger.remoting.pop_bodies import BatchAck, decode_batch_ack
 from dledger.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
 
 MAX_BATCH_ACKS = 256
-"""Checkpoints in one batch of acknowledgements; with more it is refused."""
+"""Largest number of checkpoints (sets of messages that one pop took from one queue) in one batch of
+acknowledgements; a batch with more is refused."""
 MAX_BATCH_ACK_BODY = 64 * 1024
 
 
 class AckProcessor:
-    """Handlers of the codes that acknowledge messages or keep them longer."""
+    """Handlers of the requests that acknowledge messages or keep them invisible for longer."""
 
     def __init__(self, core: Core, offsets: PendingOffsets, pops: PopLedger) -> None:
         self._store = core.store
@@ -73,8 +75,8 @@ class AckProcessor:
         may=required.Rule(special=required.of_batch_ack),
     )
     def batch_ack(self, call: LeaderCall[None]) -> None:
-        """Acknowledge many messages, all or none (except messages popped in order, which are acknowledged one
-        by one)."""
+        """Acknowledge many messages, either all of them or none. Messages that were popped in order are an
+        exception: they are acknowledged queue by queue."""
         body = decode_batch_ack(call.request.body)
         if not body.acks:
             raise RemotingError(ResponseCode.NO_MESSAGE, "the body holds no acknowledgement")
@@ -108,9 +110,10 @@ class AckProcessor:
         may=required.CONSUME,
     )
     def change(self, call: LeaderCall[ChangeInvisibleTimeHeader]) -> None:
-        """Keep a message invisible for a new time from now on, under a new handle. If it was already
-        acknowledged or delivered again, the request is refused with NO_MESSAGE, because a new handle would
-        deliver it once more."""
+        """Keep a message invisible for a new time, which begins now, and return a new handle for it. If the
+        message was already acknowledged or delivered again, the request is refused with NO_MESSAGE, because a
+        new handle would deliver the message once more. If it was popped in order, such a request changes
+        nothing and is answered with success."""
         header, writer = call.header, call.writer
         handle = self._handle(writer, header, beyond=0)
         if not 0 <= header.invisibleTime <= MAX_INVISIBLE_MS:
@@ -143,8 +146,9 @@ class AckProcessor:
     def _ack_in_order(
         self, writer: CommitLogWriter, key: OrderKey, time_ms: int, offsets: tuple[int, ...], *, strict: bool
     ) -> int | None:
-        """Acknowledge messages popped in order; the group moves on to the first message that is not
-        acknowledged. Returns the index of the entry, or None if nothing changed."""
+        """Acknowledge messages that were popped in order. The group's offset moves to the first message that
+        is not acknowledged. Returns the index of the entry, or None if nothing changed. With `strict`, raises
+        RemotingError if an offset does not belong to the pop."""
         row = before = writer.pending[POP_ORDERS].rows.get(key)
         if row is None or row.time != time_ms:
             return None  # popped again meanwhile
@@ -201,8 +205,8 @@ class AckProcessor:
         done: dict[CheckpointKey, tuple[int, ...]],
         new: list[PopCheckpoint],
     ) -> int | None:
-        """Take messages out of their checkpoints and add the checkpoints `new`, in one batch. Returns the
-        index of its last entry, or None if nothing changes."""
+        """Remove messages from their checkpoints and add the checkpoints `new`, in one batch. Returns the
+        index of the last entry, or None if nothing changes."""
         ops: list[dict[str, Any]] = []
         counts: list[tuple[CheckpointKey, int, bool]] = []
         for key, offsets in done.items():
@@ -285,7 +289,8 @@ def _real_topic(topic: str, group: str, mark: str) -> str:
 
 
 def _bits(one: BatchAck) -> bytes:
-    """java.util.BitSet.toByteArray in base64: bit i is offset `so + i`."""
+    """Return the bits of a batch acknowledgement, in the form of java.util.BitSet.toByteArray. They are sent
+    in base64. Bit i stands for the offset `so + i`."""
     try:
         return base64.b64decode(one.b, validate=True)
     except (binascii.Error, ValueError):

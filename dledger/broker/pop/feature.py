@@ -18,7 +18,8 @@ from dledger.broker.topic.feature import TopicFeature
 
 
 class PopFeature(Feature):
-    """Messages that consumers take one by one, and that are delivered again unless they are acknowledged."""
+    """Pop consumption, as a feature: consumers take messages one by one, and a message is delivered again
+    unless it is acknowledged."""
 
     def __init__(self, core: Core, topic: TopicFeature, offsets: PendingOffsets, rates: RateLimits) -> None:
         self.ledger: PopLedger = PopLedger(core.store, core.settings)

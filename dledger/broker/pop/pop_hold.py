@@ -1,8 +1,8 @@
 """Pops that wait for messages (PopLongPollingService).
 
-They wait in lines by topic, group, queue and filter, first come first served. Messages that arrive wake the
-pops of each line one after the other, until one finds nothing. The number of pops woken in one turn of the
-loop is limited.
+Pops of the same topic, group, queue and filter wait in one line, in the order in which they came. When
+messages arrive, the pops of each line that wants them are tried again one after the other, until one finds
+nothing. In one turn of the event loop only a limited number of pops is tried.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 WAKES = 64
-"""Pops that are tried again in one turn of the loop."""
+"""Largest number of waiting pops that are tried again in one turn of the event loop."""
 
 LOOKS = 1024
-"""Queues that pops examine in one turn of the loop (about 3 ms); beyond this the next pop waits for the next
-turn."""
+"""Largest number of queues that pops examine in one turn of the event loop (about 3 ms). Beyond it, the next
+pop is tried in the next turn."""
 SWEPT = 256
-"""Pops whose time is up that are answered in one turn of the loop."""
+"""Largest number of pops whose time is up that are answered in one turn of the event loop."""
 
 Line = tuple[str, str, int, str]
-"""Topic, group, queue id, filter: all pops in a line want the same messages."""
+"""Topic, group, queue id and filter, which identify a line of waiting pops. All pops in a line want the same
+messages."""
 
 
 @dataclass(slots=True)
 class Pop:
-    """One pop that passed the checks. `queue_id` -1: all queues. `looks`: it only asks whether there are
-    messages."""
+    """One pop that has passed the checks. `queue_id` is -1 if it pops from all queues. `looks` says that it
+    only asks whether there are messages."""
 
     connection: Connection
     request: Request
@@ -57,14 +58,14 @@ class Pop:
 
     @property
     def line(self) -> Line:
-        """The line in which it waits."""
+        """The line in which this pop waits."""
         kind = f"{'look ' if self.looks else ''}{'order ' if self.in_order else ''}"
         return (self.topic, self.group, self.queue_id, kind + self.wanted_text)
 
 
 class HeldPops:
-    """Held pops. `serve` tries one again and returns whether it is answered; `expired` is called when its
-    time is up."""
+    """The pops that wait. `serve` tries a pop again and returns whether the pop was answered. `expired` is
+    called for a pop when its time is up."""
 
     def __init__(
         self,
@@ -79,25 +80,27 @@ class HeldPops:
         self._expired = expired
         self._lines: dict[Line, deque[Pop]] = {}
         self._by_topic: dict[str, dict[Line, None]] = {}
-        """Lines that messages of a topic wake: those for the topic itself, and those for which it is a retry
-        topic."""
+        """Maps a topic to the lines of pops that want its messages: those for the topic itself, and those for
+        which the topic is a retry topic."""
         self._of_group: dict[tuple[str, str], int] = {}
         self.count: int = 0
         self.looks: int = 0
-        """Queues that `serve` examined in this turn of the loop; `serve` counts them here."""
+        """Number of queues that were examined in this turn of the event loop. `serve` increases it."""
         self.for_room: Connection | None = None
-        """The last connection over which a pop came while too many answers were unsent, over all connections
-        of its port. Such pops wait until fewer answers are unsent."""
+        """The last connection with a pop that waits because too many answers are unsent, over all connections
+        of its port. When fewer answers are unsent, all waiting pops are tried again. None if no pop waits for
+        this reason."""
         self._timer: asyncio.TimerHandle | None = None
         self._woken: dict[Line, None] = {}
         self._waking: asyncio.Handle | None = None
 
     def __iter__(self) -> Iterator[Pop]:
-        """All held pops."""
+        """Return all waiting pops."""
         return chain.from_iterable(self._lines.values())
 
     def hold(self, pop: Pop) -> bool | None:
-        """Hold a pop. Returns True if it is held, None if its time is up, False if too many wait."""
+        """Let a pop wait. Returns True if it waits, None if its time is up or its connection is closed, False
+        if too many pops wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if pop.deadline == 0.0:
@@ -113,11 +116,12 @@ class HeldPops:
         return True
 
     def waiting(self, topic: str, group: str) -> int:
-        """How many pops of a group wait for messages of a topic."""
+        """Return how many pops of a group wait for messages of a topic."""
         return self._of_group.get((topic, group), 0)
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """These queues got messages: wake the lines that wait for them."""
+        """Try the pops again that wait for messages of these queues, because the queues have received
+        messages."""
         if not self.count:
             return
         for queue in queues:
@@ -127,14 +131,15 @@ class HeldPops:
         self._wake()
 
     def wake(self, group: str, topic: str) -> None:
-        """Something other than new messages changed: wake the group's pops for this topic."""
+        """Try the pops of a group for a topic again, because something other than new messages has
+        changed."""
         for line in self._by_topic.get(topic, ()):
             if line[1] == group:
                 self._woken[line] = None
         self._wake()
 
     def wake_all(self) -> None:
-        """Wake all lines."""
+        """Try all waiting pops again."""
         self._woken.update(dict.fromkeys(self._lines))
         self._wake()
 
@@ -148,7 +153,7 @@ class HeldPops:
         return taken
 
     def take_all(self) -> list[Pop]:
-        """Remove and return all held pops."""
+        """Remove and return all waiting pops."""
         pops = list(self)
         for table in (self._lines, self._by_topic, self._of_group, self._woken):
             table.clear()
@@ -179,7 +184,7 @@ class HeldPops:
         self._wake()
 
     def again(self, pop: Pop) -> None:
-        """Put back a pop that was woken and found nothing, as the first of its line."""
+        """Put a pop back as the first of its line, because it was tried again and found nothing."""
         self._add(pop, first=True)
 
     def _add(self, pop: Pop, *, first: bool) -> None:

@@ -1,12 +1,13 @@
-"""Which popped messages are invisible, and until when: the leader's index of the tables in the log.
+"""The leader's index of popped messages: which messages are invisible, and until when.
 
-The tables (`formats.state.pop`) record which messages were given to which group. The index has what a leader
-must find quickly: what is due next, and how much a queue of a group has in flight. It is rebuilt for each
-leadership, a slice at a time. Until it is complete, no pop is served and nothing is revived.
+The tables in the replicated state (`formats.state.pop`) record which messages were given to which group. The
+index contains what a leader must find quickly: what is due next, and how many messages of a queue a group has
+in flight. It is rebuilt when a leadership begins, a limited number of rows at a time. Until it is complete,
+no pop gets messages, and no message is delivered again.
 
-Invisible time is measured by the loop's clock. Only for messages that an earlier leader gave out the due time
-comes from the wall clock, and it is never later than the full invisible time from now. So a clock that was
-ahead delays a message by that much at most.
+Invisible time is measured by the event loop's clock. For messages that an earlier leader gave out, the due
+time is computed from the wall clock, but it is never later than the full invisible time from now. So if a
+wall clock was ahead, a message is delayed by at most its invisible time.
 """
 
 from __future__ import annotations
@@ -25,47 +26,54 @@ from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.live_settings import LiveSettings
 
 MAX_FREED = 1000
-"""Resets of queues popped in order whose times are remembered; beyond this the oldest is forgotten."""
+"""Largest number of queues in `freed`; beyond it the oldest is forgotten."""
 SLICE = 1000
-"""Rows that are loaded in one turn of the loop at the beginning of a leadership, about 2 ms."""
+"""Number of rows that are loaded in one turn of the event loop at the beginning of a leadership, about 2
+ms."""
 ROUNDING_S = 0.001
-"""Seconds added to due times: times in the log are whole milliseconds, rounded down."""
+"""Seconds that are added to each due time, because times in the log are rounded down to whole
+milliseconds."""
 SPARE = 4096
-"""Outdated entries that the heap may have before it is rebuilt."""
+"""Number of outdated entries that the heap may contain beyond the number of current ones. Then it is
+rebuilt."""
 
 MAX_POP_ORDERS = 20_000
-"""Queues of groups that are popped in order; pops of one more find nothing. From half of this on, rows whose
-wait is over are removed, and with them how often their messages were given out."""
+"""Largest number of queues of groups that are popped in order. Pops from one more queue find nothing. If
+there are more than half as many, the row of a queue is removed when the queue's wait for its consumer is
+over. The row counts how often each message was given out, so these counts are lost."""
 
 Key = CheckpointKey | OrderKey
 
 
 class PopLedger(LeaderService):
-    """The index of one leadership at a time."""
+    """The index of popped messages. It contains the data of one leadership and is emptied between two
+    leaderships."""
 
     def __init__(self, store: MessageStore, settings: LiveSettings[BrokerConfig]) -> None:
         self._store = store
         self._settings = settings
         self.writer: CommitLogWriter | None = None
         self.ready: bool = False
-        """Whether all rows of earlier leaders are loaded."""
+        """Whether all rows that earlier leaders wrote are loaded."""
         self.on_room: Callable[[str, str], None] = lambda group, topic: None
-        """Called with a group and a topic when one of its queues, which had too many messages in flight, has
-        room again."""
+        """Called with a group and a topic if the group had too many messages of one of the topic's queues in
+        flight, and may take messages of it again."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when something is due earlier than everything known before."""
+        """Called if a checkpoint or a queue is due earlier than all others that are known."""
         self._heap: list[tuple[float, int, Key]] = []
         self._due_s: dict[Key, float] = {}
         self._serial = 0
         self._in_flight: Counter[OrderKey] = Counter()
         self._of_group: Counter[str] = Counter()
         self.messages: int = 0
-        """Messages that are invisible."""
+        """Number of messages that are invisible."""
         self._orders: dict[OrderKey, int] = {}
-        """Queues whose messages one consumer has in order -> number of these messages."""
+        """Maps each queue that is popped in order to the number of its messages that a consumer has in
+        flight."""
         self.freed: dict[OrderKey, int] = {}
-        """Queues that a reset freed -> time of the last pop before it, in ms; the last MAX_FREED."""
+        """Maps queues that are popped in order to the time, in ms, of the last pop before a reset ended their
+        wait. It keeps the last MAX_FREED of them."""
         self._full: set[OrderKey] = set()
         self._last_index = -1
 
@@ -77,7 +85,7 @@ class PopLedger(LeaderService):
         self.writer = writer
 
     async def run(self) -> None:
-        """See `LeaderService`: load the rows of earlier leaders."""
+        """See `LeaderService`. Loads the rows that earlier leaders wrote."""
         writer = self.writer
         if writer is None:
             return
@@ -119,7 +127,7 @@ class PopLedger(LeaderService):
         return min(max(time_ms + invisible_ms - writer.clock_ms(), 0), invisible_ms) / 1000
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted: forget its messages in flight."""
+        """Forget the messages in flight of a topic or a group that is about to be deleted."""
         rows, due = writer.pending[POPS].rows, self._due_s
         gone: Counter[OrderKey] = Counter()
         for key in writer.pending.keys_of(POPS, kind, name):  # there may be 50,000
@@ -133,12 +141,13 @@ class PopLedger(LeaderService):
     # -- what is appended -------------------------------------------------------------------------------
 
     def gave(self, row: PopCheckpoint, due_s: float) -> None:
-        """A checkpoint was appended; its remaining messages are due at loop time `due_s`."""
+        """Note that a checkpoint was appended. Its messages are due at loop time `due_s`."""
         self._count(row.key, len(row.offsets))
         self._set_due(row.key, due_s)
 
     def done(self, key: CheckpointKey, count: int, *, gone: bool) -> None:
-        """This many messages of a checkpoint were acknowledged or revived. `gone`: they were the last."""
+        """Note that `count` messages of a checkpoint were acknowledged or delivered again. `gone` says that
+        they were the last ones."""
         if key not in self._due_s:
             return  # not taken in yet: it will be, as it is then
         self._count(key, -count)
@@ -146,19 +155,19 @@ class PopLedger(LeaderService):
             del self._due_s[key]
 
     def ordered(self, row: PopOrder, due_s: float) -> None:
-        """A queue waits for the consumer that has its messages, until loop time `due_s`."""
+        """Note that a queue waits for the consumer that has its messages, until loop time `due_s`."""
         self.messages += len(row.offsets) - self._orders.get(row.key, 0)
         self._orders[row.key] = len(row.offsets)
         self._set_due(row.key, due_s)
 
     def order_ended(self, key: OrderKey) -> None:
-        """No message of this queue is in flight any longer."""
+        """Note that no message of this queue is in flight any longer."""
         self._due_s.pop(key, None)
         self.messages -= self._orders.pop(key, 0)
 
     def order_reset(self, key: OrderKey, time_ms: int) -> None:
-        """A group's offset in this queue was set: the next pop begins there. `time_ms`: time of the last
-        pop."""
+        """Note that a group's offset in this queue was reset, so that the next pop begins at the new offset.
+        `time_ms` is the time of the last pop."""
         self.order_ended(key)
         self.freed.pop(key, None)
         self.freed[key] = time_ms
@@ -167,25 +176,26 @@ class PopLedger(LeaderService):
         self.on_room(key[0], key[1])
 
     def order_due(self, key: OrderKey) -> None:
-        """A queue waits no longer: the next pop gets the remaining messages again. Its row stays, because it
-        counts how often each message was given out, but none of them is in flight."""
+        """Note that a queue no longer waits for its consumer. The next pop gets the messages again that are
+        not acknowledged. The row of the queue stays, because it counts how often each message was given out,
+        but no message of the queue is in flight."""
         self.order_ended(key)
 
     def logged(self, index: int) -> None:
-        """Note the entry of the newest operation on the tables."""
+        """Note the index of the newest operation on the tables."""
         self._last_index = index
 
     @property
     def unapplied(self) -> int | None:
-        """Index of the newest operation on the tables if it is not applied yet; else None."""
+        """Index of the newest operation on the tables if it is not applied yet, otherwise None."""
         return self._last_index if self._last_index > self._store.applied_index else None
 
     # -- questions --------------------------------------------------------------------------------------
 
     def room(self, group: str, topic: str, queue: int) -> int:
-        """How many more messages of a queue this group may have in flight; 0 while the ledger is incomplete.
-        One group gets at most half of the total, so that a group whose consumers acknowledge nothing does not
-        stop the others."""
+        """Return how many more messages of a queue this group may have in flight; 0 while the ledger is
+        incomplete. All queues of a group together get at most half of the total number. So a group whose
+        consumers acknowledge nothing does not stop the other groups."""
         if not self.ready:
             return 0
         config = self._settings.now
@@ -197,11 +207,13 @@ class PopLedger(LeaderService):
         return max(min(of_queue, total // 2 - self._of_group[group], total - self.messages), 0)
 
     def due_s(self, key: Key) -> float | None:
-        """Loop time at which a checkpoint is due, or the wait of a queue ends; None if it is unknown."""
+        """Return the loop time at which a checkpoint is due, or at which the wait of a queue ends. None if
+        the key is unknown."""
         return self._due_s.get(key)
 
     def next_due(self) -> tuple[float, Key] | None:
-        """The loop time and key of what is due first; None if nothing is."""
+        """Return the loop time and the key of the checkpoint or queue that is due first; None if there is
+        none."""
         heap = self._heap
         while heap:
             due_s, _, key = heap[0]
@@ -211,7 +223,7 @@ class PopLedger(LeaderService):
         return None
 
     def postpone(self, key: Key, due_s: float) -> None:
-        """Try again at a later time what could not be done now."""
+        """Set a later due time for a checkpoint or queue that could not be handled now."""
         if key in self._due_s:
             self._set_due(key, due_s)
 
@@ -244,8 +256,8 @@ class PopLedger(LeaderService):
 
 
 def order_wait_s(row: PopOrder, clock_ms: int) -> float:
-    """How long a queue still waits for its consumer, by the wall clock, in seconds: until all of its messages
-    that are not acknowledged may be given out again."""
+    """Return how long a queue still waits for its consumer, in seconds by the wall clock. The wait ends when
+    all of its messages that are not acknowledged may be given out again."""
     changed = dict(row.visible)
     times = [
         changed.get(offset, row.time + row.invisible) - clock_ms

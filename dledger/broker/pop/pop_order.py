@@ -1,8 +1,8 @@
-"""Pops in order: how one changes the state (ConsumerOrderInfoManager). Pure.
+"""Changes of the state by pops in order (ConsumerOrderInfoManager). The functions are pure.
 
-A queue of a group waits for the consumer that has its messages, until all are acknowledged or may be given
-out again. The group's offset is that of the first message that is not acknowledged: the next pop starts
-there.
+After a pop in order, the queue waits for the consumer that has its messages, until all of them are
+acknowledged or may be given out again. The group's offset is that of the first message that is not
+acknowledged, and the next pop starts there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dledger.formats.state import PopOrder
 
 
 def popped(before: PopOrder | None, row: PopOrder) -> PopOrder:
-    """The row of a new pop, which counts how often each message was given out before. If a client that did
-    not get the answer repeats the same attempt, it counts once."""
+    """Return the row of a queue after a new pop. It counts how often each message was given out before. If a
+    client did not get the answer and repeats the pop with the same attempt id, both count as one."""
     if before is None:
         return row
     given = dict(zip(before.offsets, before.counts, strict=True))
@@ -24,7 +24,7 @@ def popped(before: PopOrder | None, row: PopOrder) -> PopOrder:
 
 
 def acked(row: PopOrder, offset: int) -> PopOrder | None:
-    """The row after an acknowledgement; None if the offset does not belong to this pop."""
+    """Return the row after an acknowledgement; None if the offset does not belong to this pop."""
     if offset not in row.offsets:
         return None
     if offset in row.acked:
@@ -33,17 +33,17 @@ def acked(row: PopOrder, offset: int) -> PopOrder | None:
 
 
 def next_offset(row: PopOrder) -> int:
-    """The first offset that is not acknowledged, or the one after the last message."""
+    """Return the first offset that is not acknowledged. If all are, it is the one after the last message."""
     left = (offset for offset in row.offsets if offset not in row.acked)
     return next(left, row.offsets[-1] + 1)
 
 
 def all_acked(row: PopOrder) -> bool:
-    """Whether all messages are acknowledged."""
+    """Return whether all messages of the row are acknowledged."""
     return len(row.acked) == len(row.offsets)
 
 
 def made_visible(row: PopOrder, offset: int, at_ms: int) -> PopOrder:
-    """The row after the invisible time of one message was changed."""
+    """Return the row after a message got a new time at which it becomes visible."""
     visible = tuple(one for one in row.visible if one[0] != offset)
     return msgspec.structs.replace(row, visible=(*visible, (offset, at_ms)))

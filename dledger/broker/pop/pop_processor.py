@@ -1,9 +1,10 @@
-"""Pop: 200050 POP_MESSAGE, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055 POLLING_INFO
-(PopMessageProcessor, PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor).
+"""Requests that pop messages: 200050 POP_MESSAGE, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055
+POLLING_INFO (PopMessageProcessor, PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor).
 
-A pop reads from the group's offset on. It appends one batch to the log: the offset behind the messages that
-it takes, and a checkpoint for each queue. The messages are sent only when this batch is committed. No other
-consumer gets them until they are revived (`revive_service`).
+A pop reads messages from the group's offset on. It appends one batch to the log. The batch sets the group's
+offset behind the messages that the pop takes, and records these messages in one checkpoint for each queue.
+The messages are sent only when the batch is committed. No other consumer gets them until they are delivered
+again (`revive_service`).
 """
 
 from __future__ import annotations
@@ -73,21 +74,22 @@ from dledger.runtime.files import Buffer
 
 APPLIED = "applied index of the leader"
 SCAN_S = 5.0
-"""Seconds for which one pop searches for messages that match its filter; the next pop continues where it
-ended."""
+"""Seconds for which one pop searches for messages that match its filter. The next pop continues where this
+one ended."""
 CLOCKS_DIFFER_MS = 1000
-"""The time of the last pop in order may be ahead of this leader's clock. If it is ahead by less than this,
-that pop was in the same millisecond, or by a leader whose clock is ahead: then the next pop gets a later
-time. A time that is further ahead is ignored."""
+"""Limit, in ms, by which the time of the last pop in order may be ahead of this leader's clock. It is ahead
+if two pops happen in the same millisecond, or if an earlier leader's clock is ahead. Within the limit, the
+next pop gets a time after that of the last pop. A time that is ahead by more is ignored."""
 MAX_ATTEMPT = 255
-"""Characters of an attempt id; a pop with a longer one is refused."""
+"""Limit, in characters, of an attempt id; a pop with a longer one is refused. (A client gives all tries of
+one pop in order the same attempt id.)"""
 _LONG = struct.Struct(">q")
 
 
 @dataclass(slots=True)
 class Taken:
-    """The messages that a pop takes from one queue. `start`, `following`: offsets of the group before and
-    after."""
+    """The messages that a pop takes from one queue. `start` is the group's offset before the pop, `following`
+    the one after it."""
 
     topic: str
     queue_id: int
@@ -100,7 +102,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Round:
-    """One pop while it collects messages."""
+    """The state of one pop while it collects messages."""
 
     pop: Pop
     time_ms: int
@@ -109,17 +111,18 @@ class Round:
     count: int = 0
     size: int = 0
     rest: int = 0
-    """Messages that it leaves in the queues."""
+    """Number of messages that this pop leaves in the queues."""
     scanned: int = 0
-    """Units that it examined in this turn of the loop."""
+    """Number of ConsumeQueue units that this pop examined in this turn of the event loop."""
     locked: set[OrderKey] = field(default_factory=set)
-    """Queues that no other pop of the group may read meanwhile."""
+    """Queues that no other pop of the group may read while this pop collects messages."""
     cut: bool = False
-    """Whether it ran out of time before it had examined everything."""
+    """Whether this pop ran out of time before it had examined all messages."""
 
 
 class PopProcessor(LeaderService):
-    """Handlers of the pop, peek and notification codes, and the pops that wait."""
+    """Handlers of the requests that pop messages, peek at them or ask for them. It also keeps the pops that
+    wait."""
 
     def __init__(
         self, core: Core, creation: TopicCreation, offsets: PendingOffsets, pops: PopLedger, rates: RateLimits
@@ -137,7 +140,7 @@ class PopProcessor(LeaderService):
         self._rates = rates.reading
         self._ledger = pops
         self._locked: set[OrderKey] = set()
-        """Queues of groups that a pop is reading from the device."""
+        """Queues, each with a group, that a pop of this group is reading from the disk."""
         self.held: HeldPops = HeldPops(
             lambda: self._settings.now.max_pop_polling_size,
             lambda: self._settings.now.pop_polling_size,
@@ -147,10 +150,10 @@ class PopProcessor(LeaderService):
         self._ledger.on_room = self.held.wake
         self._ledger.on_ready = self.held.wake_all
         self.messages: int = 0
-        """Messages given out since start."""
+        """Number of messages given to consumers since the start."""
 
     def deleted(self, topic: str) -> None:
-        """Handle the pops of a deleted topic again at once, so that they are refused."""
+        """Handle the waiting pops of a deleted topic again at once, so that they are refused."""
         for pop in self.held.take_topic(topic):
             pop.connection.again(pop.request)
 
@@ -160,7 +163,8 @@ class PopProcessor(LeaderService):
         RequestCode.POP_MESSAGE, PopMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def pop(self, call: LeaderCall[PopMessageHeader]) -> None:
-        """Give out messages that no other consumer of the group has, now or when there are some."""
+        """Answer with messages that no other consumer of the group has. If there are none, the answer waits
+        until there are some, or until the time is up that the request names."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         if self._rates.limited:
@@ -210,7 +214,8 @@ class PopProcessor(LeaderService):
         RequestCode.NOTIFICATION, NotificationHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def notification(self, call: LeaderCall[NotificationHeader]) -> None:
-        """Answer whether there are messages to pop, now or when there are some, without taking any."""
+        """Answer whether there are messages to pop, without taking any. If there are none, the answer waits
+        until there are some, or until the time is up that the request names."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         pop = Pop(
@@ -240,7 +245,7 @@ class PopProcessor(LeaderService):
         does=actions.CONSUMED,
     )
     def polling_info(self, call: LeaderCall[PollingInfoHeader]) -> None:
-        """How many pops of the group wait here for messages of the topic."""
+        """Answer how many pops of the group wait at this broker for messages of the topic."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         call.respond(ext={"pollingNum": str(self.held.waiting(header.topic, header.consumerGroup))})
@@ -249,7 +254,7 @@ class PopProcessor(LeaderService):
         RequestCode.PEEK_MESSAGE, PeekMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def peek(self, call: LeaderCall[PeekMessageHeader]) -> None:
-        """Give out the messages that a pop would get, without taking them."""
+        """Answer with the messages that a pop would get, without taking them."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         if not 0 < header.maxMsgNums <= MAX_POP_MESSAGES:
@@ -275,12 +280,12 @@ class PopProcessor(LeaderService):
         self._background.start(call.connection, call.request, self._peek(pop, call.writer.clock_ms()))
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
-        """Messages were applied to these queues: wake their pops."""
+        """Try the waiting pops of these queues again, because messages were applied to them."""
         self.held.arrived(queues)
 
     def end(self, reason: str) -> None:
-        """Leadership ends: waiting pops, which have taken nothing yet, are refused with the new leader's
-        address, or forwarded to it."""
+        """Refuse the waiting pops with the new leader's address, or forward them to it, because this node no
+        longer leads. They have taken no messages yet."""
         self._locked.clear()
         for pop in self.held.take_all():
             self._gate.wait_or_refuse(pop.connection, pop.request)
@@ -312,9 +317,9 @@ class PopProcessor(LeaderService):
             raise RemotingError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
 
     def _make_retry_topic(self, writer: CommitLogWriter, topic: str, group: str) -> None:
-        """Create the retry topic of a group and a topic before the first pop, because popped messages may be
-        delivered again through it. Its name has at most 255 characters, since a group name has at most 120
-        and a topic name 127."""
+        """Create the retry topic of a group and a topic before the first pop, because a popped message is
+        delivered again through this topic. Its name fits into 255 characters, because a group name has at
+        most 120 characters and a topic name at most 127."""
         if retry_mark(topic) != "0":
             return
         name = (retry_topic_v2 if self._settings.now.retry_topic_v2 else retry_topic_v1)(topic, group)
@@ -334,7 +339,7 @@ class PopProcessor(LeaderService):
         return self._serve(pop)
 
     def _serve(self, pop: Pop) -> bool:
-        """Try to serve a pop. Returns False if it begins to wait, or goes on waiting."""
+        """Try to serve a pop. Returns False if the pop waits, newly or again."""
         writer = self._gate.writer
         if pop.connection.closed:
             return True  # what it took would be invisible to the others for nothing
@@ -355,8 +360,8 @@ class PopProcessor(LeaderService):
         return self._finish(round_, writer)
 
     async def _gather_cold(self, round_: Round, writer: CommitLogWriter, place: tuple[str, int]) -> None:
-        """Continue a pop that needs the device or has many messages that do not match: one read in each turn
-        of the loop."""
+        """Continue a pop that has to read from the disk, or finds many messages that do not match. It does
+        one read in each turn of the event loop."""
         pop = round_.pop
         until = asyncio.get_running_loop().time() + SCAN_S
         try:
@@ -375,7 +380,7 @@ class PopProcessor(LeaderService):
             self.held.wake(pop.group, pop.topic)  # there may be more, which was not to be had meanwhile
 
     async def _read_cold(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """Do one read of a queue. Returns whether it should be read further."""
+        """Read once from a queue. Returns whether the queue should be read further."""
         if round_.scanned >= MAX_SCAN_UNITS:
             round_.scanned = 0
             await asyncio.sleep(PAUSE_S)
@@ -392,7 +397,8 @@ class PopProcessor(LeaderService):
         return not result.parts and start < result.next_offset < result.max_offset
 
     def _take(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """Take the messages that a queue has in memory. Returns False if that is not enough."""
+        """Take those messages of a queue that are in memory. Returns False if the pop has to be continued by
+        `_gather_cold`."""
         start, room = self._look(round_, topic, queue_id)
         if room <= 0:
             return True
@@ -406,7 +412,7 @@ class PopProcessor(LeaderService):
         return bool(result.parts) or result.next_offset >= result.max_offset
 
     def _look(self, round_: Round, topic: str, queue_id: int) -> tuple[int, int]:
-        """The group's offset in a queue, and how many of its messages this pop may take."""
+        """Return the group's offset in a queue, and how many messages this pop may take from the queue."""
         self.held.looks += 1
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
@@ -435,7 +441,7 @@ class PopProcessor(LeaderService):
         return self._settings.now.pull_max_bytes - round_.size
 
     def _first(self, pop: Pop, queue: ConsumeQueue) -> int:
-        """The offset at which a group begins that has no offset in this queue."""
+        """Return the offset at which a group begins that has no offset in this queue yet."""
         bounds = queue.bounds
         first = bounds.min
         if (
@@ -462,7 +468,8 @@ class PopProcessor(LeaderService):
         return due_s is not None and due_s > asyncio.get_running_loop().time()
 
     def _note(self, round_: Round, topic: str, queue_id: int, start: int, result: GetResult) -> None:
-        """Take the messages of a read; if there are none, move the group's offset past what was read."""
+        """Take the messages that a read has found. If it has found none, move the group's offset behind the
+        messages that were examined."""
         if not result.parts:
             if result.next_offset > start:
                 self._offsets.report(round_.pop.group, topic, queue_id, result.next_offset)
@@ -474,7 +481,8 @@ class PopProcessor(LeaderService):
         round_.rest += max(result.max_offset - result.next_offset, 0)
 
     def _places(self, writer: CommitLogWriter, pop: Pop) -> Iterator[tuple[str, int]]:
-        """The queues in the order in which this pop tries them, with the retry topics first or last."""
+        """Yield the queues in the order in which this pop tries them. The retry topics come first or last, at
+        random."""
         topic = writer.topic(pop.topic)
         if topic is None:
             return
@@ -555,11 +563,11 @@ class PopProcessor(LeaderService):
         return True
 
     def _free_time(self, round_: Round, writer: CommitLogWriter, taken: list[Taken]) -> int:
-        """The time of this pop, which must be unique, because it identifies the pop in a handle. A handle
-        belongs to one checkpoint or, in order, to the last pop of its queue.
+        """Return the time of this pop in ms. It must be unique, because a handle identifies its pop by the
+        time. A handle belongs to one checkpoint or, for a pop in order, to the last pop of its queue.
 
-        The time is also unique after a reset within a millisecond, and if this leader's clock is behind that
-        of the previous one.
+        The time is also unique if a reset happens within the same millisecond, and if this leader's clock is
+        behind that of the previous leader.
         """
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
@@ -620,7 +628,7 @@ class PopProcessor(LeaderService):
         connection.respond(pop.request, code, ext=ext, body=body, remark="FOUND", promised=True)
 
     def _hold(self, round_: Round) -> bool:
-        """Let a pop that found nothing wait, or answer it. Returns True if it waits."""
+        """Let a pop that has found nothing wait, or answer it. Returns True if it waits."""
         pop = round_.pop
         if pop.deadline:  # it waited before
             if pop.deadline > asyncio.get_running_loop().time() and not pop.connection.closed:
@@ -692,9 +700,9 @@ class PopProcessor(LeaderService):
 
 
 def as_original(part: Buffer, topic: str, handle: Handle) -> Buffer:
-    """A record of a retry topic as clients read it: under the topic that they asked for, with its handle. If
-    its properties have no room for the handle, it is sent unchanged: clients then build the handle
-    themselves."""
+    """Return a record of a retry topic in the form in which clients expect it: with the topic for which they
+    asked, and with its handle. If its properties have no room for the handle, the record is returned
+    unchanged. Clients then build the handle themselves."""
     record = decode_record(bytes(part))
     text = record.properties
     if text and not text.endswith(PROPERTY_SEPARATOR):

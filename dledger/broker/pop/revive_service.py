@@ -1,8 +1,8 @@
-"""Popped messages that were not acknowledged are delivered again (PopReviveService).
+"""New delivery of popped messages that were not acknowledged (PopReviveService).
 
-When its invisible time is over, a message is copied to the retry topic of its group and topic, in one batch
-with the operation that takes it out of its checkpoint. So a change of leader loses no message and copies none
-twice.
+When the invisible time of a message is over, the message is copied to the retry topic of its group and topic.
+The copy is in the same batch as the operation that removes the message from its checkpoint. So a change of
+leader loses no message and copies none twice.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.cooperative import PAUSE_S
 
 BATCH_BYTES = 256 * 1024
-"""Most bytes of messages that are copied in one batch; a larger message is copied alone."""
+"""Limit, in bytes, of the messages that are copied in one batch. A larger message is copied alone."""
 OPERATION_BYTES = 4096
-"""Bytes reserved for the entry that takes messages out of a checkpoint; it never needs as many."""
+"""Number of bytes that are reserved for the entry that removes messages from a checkpoint. The entry is
+always smaller."""
 WORK = 32
-"""Messages and checkpoints that are processed in one turn of the loop."""
+"""Number of messages and checkpoints that are processed in one turn of the event loop."""
 RETRY_S = 0.1
-"""Seconds to wait while the log accepts nothing, or a message cannot be read."""
+"""Seconds until the next try if the log accepts nothing or a message cannot be read."""
 
 
 class PopReviveService(LeaderService):
-    """Delivers overdue messages again; one task, while this node leads."""
+    """Delivers popped messages again when their invisible time is over. It is one task, which runs while this
+    node leads."""
 
     def __init__(self, core: Core, creation: TopicCreation, pops: PopLedger) -> None:
         self._settings = core.settings
@@ -63,9 +65,9 @@ class PopReviveService(LeaderService):
         self._ledger.on_earlier = self._earlier.set
         self._writer: CommitLogWriter | None = None
         self.revived: int = 0
-        """Messages delivered again since start."""
+        """Number of messages delivered again since the start."""
         self.dropped: int = 0
-        """Messages that retention removed before they could be delivered again."""
+        """Number of messages that retention deleted before they could be delivered again."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
@@ -101,7 +103,7 @@ class PopReviveService(LeaderService):
                 await asyncio.sleep(PAUSE_S)
 
     def _free(self, key: OrderKey) -> None:
-        """A queue that waited for its consumer waits no longer."""
+        """End the wait of a queue for its consumer."""
         writer = self._writer
         self._ledger.order_due(key)
         if writer is not None:
@@ -135,8 +137,8 @@ class PopReviveService(LeaderService):
             self._ledger.postpone(key, loop.time() + RETRY_S)
 
     async def _records(self, row: PopCheckpoint) -> dict[int, Record | None]:
-        """The messages of a checkpoint by offset, as many as fit into one batch. None: the message no longer
-        exists."""
+        """Return the messages of a checkpoint by offset, as many as fit into one batch. The value is None for
+        a message that no longer exists."""
         records: dict[int, Record | None] = {}
         size = 0
         for offset in row.offsets:

@@ -1,5 +1,5 @@
-"""How much producers may send and consumers may read.
+"""Limits on how many messages producers may send and consumers may read in a second.
 
-* `token_bucket`   one bucket, and a bounded table of them
-* `rate_limits`    the limits of the settings (RatelimitPipeline)
+* `token_bucket`: one bucket, and a table with a limited number of buckets
+* `rate_limits`: the limits in the settings (RatelimitPipeline)
 """

@@ -1,4 +1,4 @@
-"""Limits of rates, as a feature of the broker."""
+"""Rate limits, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dledger.broker.ratelimit.rate_limits import RateLimits
 
 
 class RateLimitFeature(Feature):
-    """How many messages a second topics and groups may send and read."""
+    """Limits how many messages in a second are sent to topics and by groups, and read from topics and by
+    groups."""
 
     def __init__(self, core: Core) -> None:
         self.rates: RateLimits = RateLimits(core.settings)

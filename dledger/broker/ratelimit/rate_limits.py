@@ -1,9 +1,10 @@
-"""How many messages a second a topic or a group may send, and read (RatelimitPipeline).
+"""Limits on how many messages in a second are sent or read (RatelimitPipeline). A limit is for a topic, or
+for a group of producers or consumers.
 
-A request over the limit is refused with 215 FLOW_CONTROL, and nothing was done. Java's consumers then come
-again after 20 ms, and after 3 s for any other error; clients older than that code get 2 SYSTEM_BUSY. Limits
-apply to one leader. The next leader takes them from its own settings. Retries and dead letters are not
-counted.
+If the limit is reached, a request is refused with 215 FLOW_CONTROL, and nothing is done. Java's consumers
+then try again after 20 ms; after any other error they wait for 3 s. Clients of versions before that code get
+2 SYSTEM_BUSY instead. The limits apply to one leader. The next leader takes them from its own settings.
+Retries and dead letters are not counted.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 KNOWS_FLOW_CONTROL = VERSION_STRICT_JSON
-"""Version V4_9_4: clients from this version on know 215."""
+"""Number of the version V4_9_4. Clients from this version on know code 215 FLOW_CONTROL."""
 
 
 class _Way:
-    """The limits of one direction: sending or reading."""
+    """The limits for one direction, sending or reading."""
 
     def __init__(self, word: str) -> None:
         self._word = word
         self._topics = Buckets()
         self._groups = Buckets()
         self.limited: bool = False
-        """Whether any limit is set; without one `check` need not be called."""
+        """Whether any limit is set. If none is, `check` need not be called."""
         self.refused: int = 0
-        """Requests refused since start."""
+        """Number of requests refused since the start."""
 
     def set_rates(self, topics: dict[str, int], groups: dict[str, int]) -> None:
-        """Set the limits, in messages a second by name of topic and group."""
+        """Set the limits. Each argument maps names to messages in a second."""
         self._topics.set_rates(topics)
         self._groups.set_rates(groups)
         self.limited = self._topics.used or self._groups.used
 
     def check(self, topic: str, group: str, version: int) -> None:
-        """RemotingError 215, or 2 for a client that does not know 215, while the topic or the group is over
-        its limit."""
+        """Raises RemotingError if the topic or the group has reached its limit. The code is 215 FLOW_CONTROL,
+        or 2 SYSTEM_BUSY for a client that does not know 215."""
         now = asyncio.get_running_loop().time()
         for bucket in self._of(topic, group, now):
             if not bucket.ready(now):
@@ -57,7 +58,7 @@ class _Way:
                 )
 
     def count(self, topic: str, group: str, messages: int) -> None:
-        """Count messages that were sent or given out."""
+        """Count messages that were sent by or given to a client."""
         for bucket in self._of(topic, group, asyncio.get_running_loop().time()):
             bucket.take(messages)
 
@@ -69,7 +70,7 @@ class _Way:
 
 
 class _Sending(SendCheck):
-    """The limits on sending, as one of the checks of sends."""
+    """The limits on sending, as a check of sends."""
 
     once = lets_retries = True
 
@@ -82,7 +83,7 @@ class _Sending(SendCheck):
         return self._way.limited
 
     def check(self, send: Offered) -> None:
-        """RemotingError 215 or 2, see `_Way.check`."""
+        """Raises RemotingError with code 215 or 2, as `_Way.check` does."""
         self._way.check(send.topic, send.group, send.version)
 
     def stored(self, send: Offered, messages: int) -> None:
@@ -91,7 +92,7 @@ class _Sending(SendCheck):
 
 
 class RateLimits:
-    """The limits of one broker for sending and for reading."""
+    """The limits of one broker, for sending and for reading."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self.sending: _Way = _Way("send")

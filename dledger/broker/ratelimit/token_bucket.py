@@ -1,4 +1,5 @@
-"""Token buckets: each gets `rate` tokens a second, and keeps at most the tokens of one second."""
+"""Token buckets, by which rates are limited. Each bucket gets `rate` tokens in a second, and keeps at most
+the tokens of one second."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from collections.abc import Mapping
 
 ANY = "*"
 MAX_BUCKETS = 20_000
-"""Buckets of one table. Beyond this, a new bucket replaces the one that was made first, which is full again
-when it is next asked for."""
+"""Largest number of buckets in one table. One more replaces the oldest bucket, whose name gets a new, full
+bucket when it is used next."""
 
 
 class TokenBucket:
-    """A bucket of tokens. Times are seconds of one clock that does not go back."""
+    """A bucket of tokens. Times are in seconds of a clock that never goes back."""
 
     __slots__ = ("_at", "_tokens", "rate")
 
@@ -21,25 +22,28 @@ class TokenBucket:
         self._at = now
 
     def ready(self, now: float) -> bool:
-        """Whether there is at least one token. `take` may take more than there are, which leaves a debt."""
+        """Return whether the bucket has at least one token. `take` may take more tokens than there are, so
+        that the bucket has a debt."""
         self._tokens = min(self._tokens + (now - self._at) * self.rate, float(self.rate))
         self._at = now
         return self._tokens >= 1
 
     def take(self, count: int) -> None:
-        """Take tokens, after `ready` said yes."""
+        """Take tokens after `ready` has returned True."""
         self._tokens -= count
 
 
 class Buckets:
-    """One bucket for each name that has a rate: its own, or that of `*`."""
+    """A table of buckets. Each name that has a rate has one bucket, either with its own rate or with the rate
+    of `*`."""
 
     def __init__(self) -> None:
         self._rates: Mapping[str, int] = {}
         self._buckets: dict[str, TokenBucket] = {}
 
     def set_rates(self, rates: Mapping[str, int]) -> None:
-        """Set the tokens a second by name. Buckets whose rate stays the same keep their tokens."""
+        """Set the rates by name, in tokens in a second. A bucket whose rate stays the same keeps its
+        tokens."""
         self._rates = rates
         rate = self._rate
         self._buckets = {name: one for name, one in self._buckets.items() if one.rate == rate(name)}
@@ -50,7 +54,7 @@ class Buckets:
         return bool(self._rates)
 
     def of(self, name: str, now: float) -> TokenBucket | None:
-        """The bucket of a name; None if the name has no limit."""
+        """Return the bucket of a name; None if the name has no limit."""
         bucket = self._buckets.get(name)
         if bucket is None:
             rate = self._rate(name)

@@ -1,8 +1,6 @@
-"""The NameServers in use now: those of `namesrvAddr`, the addresses behind their names
+"""The NameServers in use now. They are those of `namesrvAddr`, the addresses that DNS returns for their names
 (`fetchNameSrvAddrByDnsLookup`), or those that an address server returns (`fetchNamesrvAddrByAddressServer`).
-
-If a lookup fails, the known addresses stay.
-"""
+If a lookup fails, the known addresses stay."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from dledger.runtime.live_settings import LiveSettings
 
 
 class NameServers:
-    """The list of NameServers, and the listeners for its changes."""
+    """The list of NameServers. It calls functions after each change."""
 
     def __init__(self, env: Env, settings: LiveSettings[BrokerConfig]) -> None:
         self._log = env.log.child("namesrv")
@@ -33,7 +31,7 @@ class NameServers:
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Look the addresses up again and again if they come from DNS or an address server, until
+        """Look up the addresses at intervals if they come from DNS or from an address server. Runs until
         cancelled."""
         while True:
             self._wake.clear()

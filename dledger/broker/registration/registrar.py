@@ -1,9 +1,10 @@
-"""Registers this broker with every NameServer (BrokerOuterAPI.registerBrokerAll, safety.md S23).
+"""Registration of this broker with every NameServer (BrokerOuterAPI.registerBrokerAll, safety.md S23).
 
-Id 0 is claimed only while this node serves, with the term as `DataVersion.stateVersion`, so that a NameServer
-can refuse a deposed leader. Otherwise the follower's own id is registered, which takes the address out of id
-0. A change of role or of a topic is reported at once; without changes the registration is repeated every 30
-s. Each NameServer has its own task, so that a slow one does not delay the others.
+This broker registers with the id 0 (master) only while it serves as leader. It then sends its term as
+`DataVersion.stateVersion`, so that a NameServer can refuse a leader that was replaced. At all other times it
+registers with its own id as a follower, which removes its address from id 0. A change of role or of a topic
+is reported at once. Without changes the registration is repeated every 30 s. Each NameServer has its own
+task, so that a slow NameServer does not delay the others.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from dledger.runtime.live_settings import LiveSettings
 COALESCE_S = 0.005
 """Changes within this many seconds are reported together."""
 RETRY_S = 1.0
-"""Seconds after a failure until the same NameServer is tried again."""
+"""Seconds after a failure until the broker tries again to register with the same NameServer."""
 ANSWER_LIMIT_S = 1.0
-"""Most seconds that a caller of `announce` waits for the registration."""
+"""Largest number of seconds that a caller of `announce` waits for the registration."""
 HEARTBEAT_TIMEOUT_MS = 120_000
 """Milliseconds without a heartbeat after which a NameServer may forget this broker."""
 
@@ -65,34 +66,35 @@ class Registrar(LeaderService):
         self._told: dict[str, int] = {}
         """The version that was last sent to each NameServer, whether or not it was accepted."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
-        """The newest body sent to any NameServer: its version and `TopicTable.encoded`, the body, its CRC."""
+        """The newest body that was sent to any NameServer: a pair of its version and `TopicTable.encoded`,
+        then the body, then its CRC."""
         self.registered: dict[str, bool] = {}
-        """Whether the last registration at each NameServer succeeded."""
+        """Maps each NameServer to whether the last registration with it succeeded."""
         self.failures: dict[str, RemotingError] = {}
-        """Error of the last registration, for NameServers where it failed."""
+        """Maps each NameServer with which the last registration failed to the error."""
         self.failed: Counter[tuple[str, str]] = Counter()
-        """Registrations that failed since start, by NameServer and kind of error."""
+        """Number of registrations that failed since the start, by NameServer and kind of error."""
         self._told_id: dict[str, int] = {}
-        """Broker id that each NameServer last accepted."""
+        """Maps each NameServer to the broker id that it accepted last."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._follow()
         name_servers.listen(self._follow)
 
     def changed(self) -> None:
-        """Role, leader or topics changed: register everywhere soon."""
+        """Register soon with all NameServers, because the role, the leader or the topics have changed."""
         self._version += 1
         self._changed_ms = self._env.wall.now_ms()
         for wake in (self._wake_table, *self._wakes.values()):
             wake.set()
 
     def leader_known(self, term: int) -> None:
-        """This term has a leader. Only such terms are reported: a candidate's term must not fence a
-        leader."""
+        """Note that this term has a leader. Only such terms are reported, because a NameServer that knew a
+        candidate's higher term would refuse the present leader."""
         self._leader_term = max(self._leader_term, term)
 
     def announce(self, done: Callable[[], None]) -> None:
-        """Register everywhere as `changed` does. Call `done` when every NameServer was tried, or after 1
-        s."""
+        """Register with all NameServers as `changed` does. Calls `done` when the registration with each
+        NameServer has succeeded or failed, at the latest after 1 s."""
         self.changed()
         if not self._wakes:
             done()
@@ -101,16 +103,16 @@ class Registrar(LeaderService):
         asyncio.get_running_loop().call_later(ANSWER_LIMIT_S, self._finish, done)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """This node leads: claim id 0."""
+        """Register with id 0, because this node now leads."""
         self.leader_known(writer.term)
         self.changed()
 
     def end(self, reason: str) -> None:
-        """This node leads no longer: register with the follower's id."""
+        """Register with the follower's own id, because this node no longer leads."""
         self.changed()
 
     async def keep_informed(self) -> None:
-        """Keep the registrations up to date until cancelled, leading or not."""
+        """Keep the registrations up to date until cancelled, both as leader and as follower."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -124,8 +126,8 @@ class Registrar(LeaderService):
         self._tasks[addr] = group.create_task(self._keep_registered(addr), name=f"register-{addr}")
 
     def _follow(self) -> None:
-        """Follow the list of NameServers: start to register with new ones, and unregister from those that
-        were removed."""
+        """Use the current list of NameServers: start to register with new ones, and unregister from those
+        that were removed."""
         addresses = self._name_servers.addresses
         for addr in addresses:
             if addr not in self._wakes:
@@ -143,17 +145,20 @@ class Registrar(LeaderService):
         self._answer()
 
     async def unregister(self, timeout_s: float = 1.0) -> None:
-        """Unregister from all NameServers (104), best effort, in a clean shutdown."""
+        """Unregister from all NameServers (request 104 UNREGISTER_BROKER) in a clean shutdown. Failures are
+        ignored."""
         async with asyncio.TaskGroup() as group:
             for addr in self._wakes:
                 group.create_task(self._unregister(addr, timeout_s), name=f"unregister-{addr}")
 
     def data_version(self) -> wire.DataVersion:
-        """Term, number of topic changes, and time of the last reported change."""
+        """Return the version to report: the highest term that is known to have a leader, the number of topic
+        changes, and the time of the last reported change."""
         return wire.DataVersion(self._leader_term, self._table.version, self._changed_ms)
 
     def lost(self, addr: str) -> None:
-        """The connection to a NameServer ended, so it has dropped this broker's routes: register again."""
+        """Register again with a NameServer to which the connection has ended, because it has dropped this
+        broker's routes."""
         if addr in self._wakes:
             self._wakes[addr].set()
 
@@ -175,8 +180,8 @@ class Registrar(LeaderService):
             await asyncio.sleep(COALESCE_S)
 
     async def _stay_away(self, addr: str) -> bool:
-        """This broker was removed from its group: unregister, so that clients do not find it at this
-        NameServer."""
+        """Unregister from this NameServer, so that clients do not find this broker there. Called if the
+        broker was removed from its group."""
         if addr in self._told_id or self._told[addr] < 0:
             await self._unregister(addr)
         self.registered[addr], self._told[addr] = False, self._version
@@ -184,8 +189,8 @@ class Registrar(LeaderService):
         return True
 
     async def _keep_encoded(self) -> None:
-        """Keep the encoded table up to date, also without NameServers: a leader needs its size when its term
-        opens."""
+        """Keep the encoded topic table up to date, even if there are no NameServers, because a leader needs
+        the size of the table when its term opens."""
         while True:
             self._wake_table.clear()
             await self._table.prepare()
@@ -231,14 +236,14 @@ class Registrar(LeaderService):
         return ok
 
     def _answer(self) -> None:
-        """Call the waiting `done` functions whose version every NameServer was tried with."""
+        """Call each waiting function `done` whose version was sent to all NameServers."""
         told = min(self._told.values(), default=self._version)
         for asked, done in [waiting for waiting in self._waiting if waiting[0] <= told]:
             self._waiting.remove((asked, done))
             done()
 
     def _encoded(self) -> tuple[bytes, int]:
-        """The current body and its CRC, made once for all NameServers."""
+        """Return the current body and its CRC. They are made once for all NameServers."""
         entries = self._table.entries()
         made_of = (self.data_version(), self._table.encoded)
         if self._body is None or self._body[0] != made_of:
