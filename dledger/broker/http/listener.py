@@ -24,8 +24,8 @@ IDLE_S = 75.0
 
 
 class Listener:
-    """Accepts HTTP connections for an aiohttp runner, which must be set up already, and closes connections by
-    the limits above."""
+    """Accepts HTTP connections for an aiohttp runner, which must be set up already, and closes connections
+    that exceed the limits in this module."""
 
     def __init__(self, runner: web.AppRunner, *, idle_s: float = IDLE_S) -> None:
         self._runner = runner

@@ -1,4 +1,4 @@
-"""Receiving what producers send, as a feature of the broker."""
+"""Receiving of messages, as a feature of the broker."""
 
 from __future__ import annotations
 

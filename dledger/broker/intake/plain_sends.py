@@ -62,7 +62,7 @@ _BEGINNINGS = (BEGIN_V2, BEGIN_V1)
 takes the general path."""
 _SHORT = struct.Struct(">h")
 _ANSWER = b'%b%b%016X","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b'
-"""Format of the answer, with the same bytes as `SendAnswers` encodes."""
+"""Format of the answer. It gives the same bytes as `SendAnswers`."""
 _NOTHING = (0, 0, 0)
 
 

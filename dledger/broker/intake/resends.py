@@ -14,12 +14,12 @@ Sends are looked up in the index by key, which contains the unique id of every m
 is compared with all messages of the log, on every leader, and this takes no extra memory. Three rules make
 the result certain:
 
-* *All entries that were appended before the look-up are applied first*, so that the index contains them. A
-  new leader has applied everything that can ever be committed before its term is open.
+* *All entries that were appended before the look-up are applied first*, so that the index contains them.
+  Before its term is open, a new leader has applied everything that can ever be committed.
 * *Sends with the same id are looked up one after the other*.
 * *A message that is found is committed*, so its result can be answered at once. A send that is not found is
-  sealed (appended to the log) in the same turn of the event loop, together with the row that remembers its
-  id.
+  sealed (encoded as an entry of the log) in the same turn of the event loop, together with the row that
+  remembers its id.
 
 Two sends are the same if their topic, unique id and body are equal. Copies that consumers send back (%RETRY%)
 are also equal in all three, but they are intended. So sends to retry topics and dead letter topics are not
@@ -79,7 +79,7 @@ event loop."""
 MAX_COPIES = 1024
 """Largest number of messages with the same topic and unique id that are compared with a send; if there are
 more, the newest ones are compared. There can be several because each check of a transaction stores another
-copy of its half message. It stores at most this many."""
+copy of its half message. All checks of a transaction together store at most this many copies."""
 PATIENCE_OF_OTHERS_S = 2.0
 """Seconds that a send waits for the index if it is not marked as sent again. Its producer would regard
 SYSTEM_BUSY as final. A send that is marked waits for `waitTimeMillsInSendQueue` instead, because its producer
@@ -91,12 +91,12 @@ COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
 bytes, of the messages that are compared or stored in one turn. The second number is added to the size of each
 message, for the fixed part of its cost."""
 COST_OF_TEXT = 8
-"""How much more one byte of properties costs than one byte of a body."""
+"""Cost of one byte of properties, as a multiple of the cost of one byte of a body."""
 
 
 class Found(NamedTuple):
     """The result of the first send, which is the answer to the second one. `positions` has the physical
-    offset of each message of the batch."""
+    offset of each message of the send."""
 
     store_host: bytes
     positions: list[int]
@@ -108,7 +108,7 @@ class Found(NamedTuple):
 
 class Sent(NamedTuple):
     """The values that identify a send. `ids` and `crcs` have the unique id and the CRC of the body for each
-    message of the batch."""
+    message of the send."""
 
     topic: str
     """The topic in which the first copy is stored, if there is one."""
@@ -175,8 +175,8 @@ class Resends(LeaderService):
         self._settings = settings
         self._writer: CommitLogWriter | None = None
         self.stored: dict[bytes, int] = {}
-        """Maps the unique ids of sends that were looked up and then stored to the times when that was, the
-        oldest first. It contains the rows of the replicated state."""
+        """Maps the unique ids of sends that were looked up and then stored to the times at which they were
+        stored, the oldest first. These are the rows of the table in the replicated state."""
         self.looking: dict[bytes, int] = {}
         """Maps each unique id that is being looked up to the number of sends that have it."""
         self._waiting: deque[_Repeated] = deque()
@@ -390,7 +390,7 @@ class Resends(LeaderService):
 
     def _too_late(self, now: float, why: str) -> None:
         """Refuse the sends whose deadline has passed, because the index is behind the log. The other sends
-        wait on."""
+        continue to wait."""
         left = list(self._under_way)
         self._under_way.clear()
         for item in reversed(left):

@@ -52,15 +52,15 @@ class SendCheck:
 
     @property
     def active(self) -> bool:
-        """Whether the check may refuse any send now. While it is active, no send takes the fast path."""
+        """Whether the check may refuse a send now. While it is active, no send takes the fast path."""
         raise NotImplementedError
 
     def check(self, send: Offered) -> None:
         """Raises RemotingError if this send is refused. Then nothing of the send is stored."""
 
     def check_message(self, send: Offered, body_size: int, properties: bytes) -> None:
-        """Raises RemotingError if a message of this send is refused. Called for each message, alone or in a
-        batch. Then nothing of the send is stored. `properties` are encoded as they would be stored."""
+        """Check one message of a send, alone or in a batch. Raises RemotingError if the message is refused;
+        then nothing of the send is stored. `properties` are encoded as they would be stored."""
 
     def stored(self, send: Offered, messages: int) -> None:
         """Note that the send has passed all checks and is about to be stored as this many messages."""
@@ -91,7 +91,7 @@ class SendChecks:
 
     @property
     def looks_at_messages(self) -> bool:
-        """Whether any active check has a method `check_message`, so that each message of a batch must be
+        """Whether any active check overrides `check_message`, so that each message of a batch must be
         parsed."""
         return any(check.active for check in self._of_messages)
 

@@ -104,7 +104,7 @@ _WAITS_IN = {
 
 class _Placed(msgspec.Struct, eq=False, gc=False):
     """The topic and queue in which a message will be stored, and those parts of the message that the broker
-    changes before."""
+    changes before it stores the message."""
 
     slot: TopicSlot
     queue_id: int
@@ -461,7 +461,7 @@ class SendProcessor:
         self._answer(call, slot, index, answer, self._committed)
 
     def _plain_batch(self, call: SendCall, offered: Offered | None, messages: int, size: int) -> None:
-        """Store a batch of plain messages by the compiled twin."""
+        """Store a batch of plain messages with the compiled twin."""
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, messages, size)
@@ -581,7 +581,8 @@ class SendProcessor:
         reconsume_times: int,
     ) -> tuple[TopicSlot, int]:
         """Return the topic and queue for a message that was sent to a retry topic (handleRetryAndDLQ). After
-        too many tries it is the dead letter topic `%DLQ%group`, otherwise the queue that the client named."""
+        too many tries, the message goes to the dead letter topic `%DLQ%group`. Otherwise it goes to the queue
+        that the client named."""
         name = slot.config.name[len(RETRY_PREFIX) :]
         group = writer.group(name)
         limit = 16 if group is None else group.retry_max

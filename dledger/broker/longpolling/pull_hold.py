@@ -69,15 +69,15 @@ class HeldPulls:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold_for_room(self, pull: Pull) -> bool:
-        """Let a pull wait until there is room for its answer. Returns False, and does nothing, if too many
-        pulls wait, its time is up or its connection is closed."""
+        """Let a pull wait until there is room for its answer. Returns False if the pull does not wait,
+        because too many pulls wait already, its time is up or its connection is closed."""
         pull.for_room = True
         pull.suspend_s = max(pull.suspend_s, ROOM_WAIT_S)
         return self.hold(pull)
 
     def hold(self, pull: Pull) -> bool:
-        """Let a pull wait. The first call for a pull sets its deadline. Returns False if too many pulls wait,
-        its time is up or its connection is closed."""
+        """Let a pull wait. The first call for a pull sets its deadline. Returns False if the pull does not
+        wait, because too many pulls wait already, its time is up or its connection is closed."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         first = pull.deadline == 0.0

@@ -1,8 +1,8 @@
 """Requests that read messages: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID
 (PullMessageProcessor).
 
-The read point (safety.md S25) is the applied index of the leader. With `slaveReadEnable`, a follower answers
-those pulls itself that commit no offset. It answers from the messages that it has applied, all of which are
+The read point (safety.md S25) is the applied index of the leader. With `slaveReadEnable`, a follower itself
+answers pulls that commit no offset. It answers from the messages that it has applied, all of which are
 committed. The leader suggests such a follower (`suggestWhichBrokerId`) to consumers that read messages which
 are no longer in memory. A follower forwards all other pulls.
 
@@ -69,7 +69,7 @@ because their response codes depend on the requested offset (spec A6.5)."""
 
 
 class PullProcessor(LeaderService):
-    """Handlers of the requests that read messages. It also keeps the pulls that wait."""
+    """Handles the requests that read messages, and keeps the pulls that wait."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class PullProcessor(LeaderService):
     )
     def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
         """Answer with messages from an offset on. If there are none, the answer waits until there are some,
-        or until the time is up that the request names."""
+        or until the time-out in the request."""
         header = call.header
         self._check(call.writer, header)
         if self._rates.limited:
@@ -224,7 +224,7 @@ class PullProcessor(LeaderService):
         )
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """After a reset of a group's offsets, handle its waiting pulls again at once."""
+        """Handle the waiting pulls of a group again at once, because its offsets were reset."""
         for pull in self.held.take_of(group, topic, offsets):
             pull.connection.again(pull.request)
 
@@ -339,8 +339,8 @@ class PullProcessor(LeaderService):
         return wanted
 
     def _of_topic(self, group: ConsumerGroup | None, topic: str) -> MessageFilter:
-        """Return a group's filter by properties for a topic. If the group has none, or an invalid one, it is
-        the filter ALL."""
+        """Return a group's filter by properties for a topic. If the group has no such filter, or an invalid
+        one, return the filter ALL."""
         subscription = None if group is None else group.subscriptions.get(topic)
         if subscription is None or subscription.expressionType in ("", TAG):
             return ALL

@@ -46,8 +46,8 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 DEAF = (LanguageCode.JAVA.name, LanguageCode.CPP.name, LanguageCode.GO.name)
-"""Languages of clients that do not notice the loss of a connection. Clients in Java do not notice it in
-versions below `NOTICES`."""
+"""Languages of clients that do not notice the loss of a connection. For Java this is true only in versions
+below `NOTICES`."""
 NOTICES = 412
 """Number of the version V5_0_0. Java clients from this version on notice the loss of a connection."""
 SETTLE_S = 0.01

@@ -1,4 +1,4 @@
-"""Pulls that arrive before their client's heartbeat. They wait for it for a moment.
+"""Pulls that arrive before their client's heartbeat. They wait a moment for this heartbeat.
 
 A client pulls with a new subscription before each broker has received the heartbeat that contains the
 subscription. If such a pull were refused at once (with 24 SUBSCRIPTION_NOT_EXIST or 25
@@ -67,7 +67,7 @@ class SubscriptionWait:
 
     def missing(self, call: Call[PullMessageHeader]) -> RemotingError | None:
         """Return an error if the heartbeats of the group do not contain the subscription of this pull, or
-        only an older version of it. Returns None if the pull can be served."""
+        contain only an older version of it. Returns None if the pull can be served."""
         header = call.header
         group = self._clients.consumers.get(header.consumerGroup)
         subscription = None if group is None else group.subscriptions.get(header.topic)

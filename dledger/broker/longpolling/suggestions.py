@@ -1,5 +1,5 @@
-"""Suggestions to clients from which broker they should pull next (`suggestWhichBrokerId`). They are kept by
-connection.
+"""Suggestions to clients: the broker from which a client should pull next (`suggestWhichBrokerId`). They are
+kept by connection.
 
 A broker that has answered a pull in place of a lost leader (`stranded_pulls`) suggests itself to that client
 for a while, because the client's route may contain the address of the lost leader.
@@ -22,7 +22,8 @@ of this broker in the client's route."""
 
 
 def suggest_here(connection: Connection, broker_id: int) -> None:
-    """Suggest this broker to the client of a connection for `SUGGEST_S`, until the client has a new route."""
+    """Suggest this broker to the client of a connection for `SUGGEST_S`. After this time the client has
+    fetched a new route."""
     connection.attributes[_HERE] = asyncio.get_running_loop().time() + SUGGEST_S, broker_id
 
 

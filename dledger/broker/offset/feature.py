@@ -12,7 +12,7 @@ from dledger.broker.topic.feature import TopicFeature
 
 
 class OffsetFeature(Feature):
-    """Keeps how far consumer groups have consumed, and how far they have pulled."""
+    """Records how far consumer groups have consumed, and how far they have pulled."""
 
     def __init__(self, core: Core, topic: TopicFeature) -> None:
         interval_s = core.settings.now.offset_flush_s

@@ -157,10 +157,11 @@ class OffsetProcessor:
     def _check_sets_back(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
         """Raises RemotingError if a two-way commit may not move its group back.
 
-        Such a commit may be late for one of three reasons. A follower that forwarded it may have been stopped
-        or cut off, and may have read the commit only after the client had gone on with this leader. Or the
-        commit came from a consumer that had the queue before. Or this leader has just taken over, and does
-        not know yet which other consumers are in the group.
+        It may not in four cases. First, a follower forwarded the commit. The follower may have been stopped
+        or cut off, and may have read the commit only after the client had gone on with this leader. Second,
+        the members of the group are no longer those that the commit names. Third, this leader has just taken
+        over, and may not know all consumers of the group yet. Fourth, other consumers of the group are
+        connected, and one of them may have the queue now; this case does not apply to tools.
         """
         header = call.header
         what = (
@@ -239,7 +240,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:
-        """Return the offset that belongs to a point in time."""
+        """Return the offset in a queue that belongs to a point in time."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         upper = (header.boundaryType or "lower").lower() == "upper"

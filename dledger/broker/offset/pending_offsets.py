@@ -137,9 +137,9 @@ class PendingOffsets(LeaderService):
 
         Offsets that were reported before are forgotten. Raises RemotingError 2 or 14 if nothing was done.
         With `announce`, the connected consumers must move to the new offsets and are notified. Without it,
-        only the client that sent the request needs to know. Consumers are not notified of a queue that was
-        set to the same offset before if no consumer has been informed of that yet, because a consumer in Java
-        pauses for 10 s at each notice.
+        only the client that sent the request needs to know. If a queue was set to the same offset before, and
+        no consumer has been informed of that yet, the consumers are not notified of this queue again. A
+        consumer in Java pauses for 10 s at each notice.
         """
         writer = self._writer
         assert writer is not None  # whoever has a writer of now asks
@@ -198,7 +198,7 @@ class PendingOffsets(LeaderService):
 
     def unheard(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a reset in the log, committed or not, that no consumer of the group has
-        followed yet. None if there is no such reset."""
+        followed yet (none has read from this offset). None if there is no such reset."""
         writer = self._writer
         if writer is None:
             return None

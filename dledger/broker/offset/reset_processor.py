@@ -178,7 +178,7 @@ class ResetProcessor:
         call.respond()
 
     def _must_be_there(self, writer: CommitLogWriter, group: str) -> None:
-        """Refuse an unknown group, so that a misspelt name does not create one."""
+        """Raises RemotingError if the group is unknown, so that a misspelt name does not create a group."""
         if writer.group(group) is None and group not in self._store.state.offsets:
             raise _no_group(group)
 

@@ -112,8 +112,8 @@ class AckProcessor:
     def change(self, call: LeaderCall[ChangeInvisibleTimeHeader]) -> None:
         """Keep a message invisible for a new time, which begins now, and return a new handle for it. If the
         message was already acknowledged or delivered again, the request is refused with NO_MESSAGE, because a
-        new handle would deliver the message once more. If it was popped in order, such a request changes
-        nothing and is answered with success."""
+        new handle would deliver the message once more. For a message that was popped in order, the request is
+        not refused in this case; it changes nothing and is answered with success."""
         header, writer = call.header, call.writer
         handle = self._handle(writer, header, beyond=0)
         if not 0 <= header.invisibleTime <= MAX_INVISIBLE_MS:

@@ -87,9 +87,9 @@ class HeldPops:
         self.looks: int = 0
         """Number of queues that were examined in this turn of the event loop. `serve` increases it."""
         self.for_room: Connection | None = None
-        """The last connection with a pop that waits because too many answers are unsent, over all connections
-        of its port. When fewer answers are unsent, all waiting pops are tried again. None if no pop waits for
-        this reason."""
+        """The last connection with a pop that waits because too many answers are unsent, on all connections
+        of the port together. When fewer answers are unsent, all waiting pops are tried again. None if no pop
+        waits for this reason."""
         self._timer: asyncio.TimerHandle | None = None
         self._woken: dict[Line, None] = {}
         self._waking: asyncio.Handle | None = None

@@ -38,9 +38,9 @@ SPARE = 4096
 rebuilt."""
 
 MAX_POP_ORDERS = 20_000
-"""Largest number of queues of groups that are popped in order. Pops from one more queue find nothing. If
-there are more than half as many, the row of a queue is removed when the queue's wait for its consumer is
-over. The row counts how often each message was given out, so these counts are lost."""
+"""Largest number of pairs of a group and a queue that are popped in order. Pops of one more pair find
+nothing. If there are more than half as many, the row of a pair is removed when the queue's wait for its
+consumer is over. The row counts how often each message was given out, so these counts are lost."""
 
 Key = CheckpointKey | OrderKey
 
@@ -194,8 +194,8 @@ class PopLedger(LeaderService):
 
     def room(self, group: str, topic: str, queue: int) -> int:
         """Return how many more messages of a queue this group may have in flight; 0 while the ledger is
-        incomplete. All queues of a group together get at most half of the total number. So a group whose
-        consumers acknowledge nothing does not stop the other groups."""
+        incomplete. All queues of a group together get at most half of the number that the broker allows for
+        all groups. So a group whose consumers acknowledge nothing does not stop the other groups."""
         if not self.ready:
             return 0
         config = self._settings.now

@@ -77,9 +77,9 @@ SCAN_S = 5.0
 """Seconds for which one pop searches for messages that match its filter. The next pop continues where this
 one ended."""
 CLOCKS_DIFFER_MS = 1000
-"""Limit, in ms, by which the time of the last pop in order may be ahead of this leader's clock. It is ahead
-if two pops happen in the same millisecond, or if an earlier leader's clock is ahead. Within the limit, the
-next pop gets a time after that of the last pop. A time that is ahead by more is ignored."""
+"""Largest time, in ms, by which the last pop in order may be ahead of this leader's clock. It is ahead if two
+pops happen in the same millisecond, or if an earlier leader's clock is ahead. Up to this limit, the next pop
+gets a time after that of the last pop. A time that is ahead by more is ignored."""
 MAX_ATTEMPT = 255
 """Limit, in characters, of an attempt id; a pop with a longer one is refused. (A client gives all tries of
 one pop in order the same attempt id.)"""
@@ -121,8 +121,7 @@ class Round:
 
 
 class PopProcessor(LeaderService):
-    """Handlers of the requests that pop messages, peek at them or ask for them. It also keeps the pops that
-    wait."""
+    """Handles the requests that pop messages, peek at them or ask for them, and keeps the pops that wait."""
 
     def __init__(
         self, core: Core, creation: TopicCreation, offsets: PendingOffsets, pops: PopLedger, rates: RateLimits
@@ -164,7 +163,7 @@ class PopProcessor(LeaderService):
     )
     def pop(self, call: LeaderCall[PopMessageHeader]) -> None:
         """Answer with messages that no other consumer of the group has. If there are none, the answer waits
-        until there are some, or until the time is up that the request names."""
+        until there are some, or until the time-out in the request."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         if self._rates.limited:
@@ -215,7 +214,7 @@ class PopProcessor(LeaderService):
     )
     def notification(self, call: LeaderCall[NotificationHeader]) -> None:
         """Answer whether there are messages to pop, without taking any. If there are none, the answer waits
-        until there are some, or until the time is up that the request names."""
+        until there are some, or until the time-out in the request."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         pop = Pop(
@@ -441,7 +440,7 @@ class PopProcessor(LeaderService):
         return self._settings.now.pull_max_bytes - round_.size
 
     def _first(self, pop: Pop, queue: ConsumeQueue) -> int:
-        """Return the offset at which a group begins that has no offset in this queue yet."""
+        """Return the offset at which a group begins to read a queue in which it has no offset yet."""
         bounds = queue.bounds
         first = bounds.min
         if (

@@ -11,8 +11,7 @@ from dledger.broker.ratelimit.rate_limits import RateLimits
 
 
 class RateLimitFeature(Feature):
-    """Limits how many messages in a second are sent to topics and by groups, and read from topics and by
-    groups."""
+    """Limits the number of messages per second that are sent and read, by topic and by group."""
 
     def __init__(self, core: Core) -> None:
         self.rates: RateLimits = RateLimits(core.settings)

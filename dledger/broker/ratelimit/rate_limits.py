@@ -1,10 +1,10 @@
-"""Limits on how many messages in a second are sent or read (RatelimitPipeline). A limit is for a topic, or
-for a group of producers or consumers.
+"""Limits on how many messages per second are sent or read (RatelimitPipeline). A limit is for a topic, or for
+a group of producers or consumers.
 
 If the limit is reached, a request is refused with 215 FLOW_CONTROL, and nothing is done. Java's consumers
-then try again after 20 ms; after any other error they wait for 3 s. Clients of versions before that code get
-2 SYSTEM_BUSY instead. The limits apply to one leader. The next leader takes them from its own settings.
-Retries and dead letters are not counted.
+then try again after 20 ms; after any other error they wait for 3 s. Clients that are too old to know this
+code get 2 SYSTEM_BUSY instead. The limits apply to one leader. The next leader takes them from its own
+settings. Retries and dead letters are not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Way:
         """Number of requests refused since the start."""
 
     def set_rates(self, topics: dict[str, int], groups: dict[str, int]) -> None:
-        """Set the limits. Each argument maps names to messages in a second."""
+        """Set the limits. Each argument maps names to a number of messages per second."""
         self._topics.set_rates(topics)
         self._groups.set_rates(groups)
         self.limited = self._topics.used or self._groups.used

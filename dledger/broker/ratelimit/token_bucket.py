@@ -1,5 +1,5 @@
-"""Token buckets, by which rates are limited. Each bucket gets `rate` tokens in a second, and keeps at most
-the tokens of one second."""
+"""Token buckets, by which rates are limited. Each bucket gets `rate` tokens per second, and keeps at most the
+tokens of one second."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Buckets:
         self._buckets: dict[str, TokenBucket] = {}
 
     def set_rates(self, rates: Mapping[str, int]) -> None:
-        """Set the rates by name, in tokens in a second. A bucket whose rate stays the same keeps its
+        """Set the rates by name, in tokens per second. A bucket whose rate stays the same keeps its
         tokens."""
         self._rates = rates
         rate = self._rate

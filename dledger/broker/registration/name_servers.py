@@ -1,6 +1,6 @@
-"""The NameServers in use now. They are those of `namesrvAddr`, the addresses that DNS returns for their names
-(`fetchNameSrvAddrByDnsLookup`), or those that an address server returns (`fetchNamesrvAddrByAddressServer`).
-If a lookup fails, the known addresses stay."""
+"""The NameServers in use now. They are those of `namesrvAddr`, the addresses that DNS returns for the names
+in `namesrvAddr` (`fetchNameSrvAddrByDnsLookup`), or those that an address server returns
+(`fetchNamesrvAddrByAddressServer`). If a lookup fails, the known addresses stay."""
 
 from __future__ import annotations
 

@@ -64,14 +64,15 @@ class Registrar(LeaderService):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
         self._told: dict[str, int] = {}
-        """The version that was last sent to each NameServer, whether or not it was accepted."""
+        """Maps each NameServer to the version that was sent to it last, whether or not the NameServer
+        accepted it."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
         """The newest body that was sent to any NameServer: a pair of its version and `TopicTable.encoded`,
         then the body, then its CRC."""
         self.registered: dict[str, bool] = {}
         """Maps each NameServer to whether the last registration with it succeeded."""
         self.failures: dict[str, RemotingError] = {}
-        """Maps each NameServer with which the last registration failed to the error."""
+        """Maps a NameServer to the error of the last registration with it, if that registration failed."""
         self.failed: Counter[tuple[str, str]] = Counter()
         """Number of registrations that failed since the start, by NameServer and kind of error."""
         self._told_id: dict[str, int] = {}
@@ -157,8 +158,8 @@ class Registrar(LeaderService):
         return wire.DataVersion(self._leader_term, self._table.version, self._changed_ms)
 
     def lost(self, addr: str) -> None:
-        """Register again with a NameServer to which the connection has ended, because it has dropped this
-        broker's routes."""
+        """Register again with a NameServer after the connection to it has ended, because the NameServer has
+        then dropped this broker's routes."""
         if addr in self._wakes:
             self._wakes[addr].set()
 
