@@ -6,7 +6,8 @@
 * `192.168.*.*` and `192.168.*`: a range; segments that are left out at its end match any number
 * `192.168.100-110.10-20`: a range in each segment (RocketMQ checks only the first of these ranges)
 
-Rules for IPv6 have the same forms, with groups of hexadecimal digits. An IPv6 range must name all eight groups.
+Rules for IPv6 have the same forms, with groups of hexadecimal digits. An IPv6 range must name all eight
+groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Accounts and white lists of RocketMQ's ACL 1.0, which are read from `plain_acl.yml` and further files of the same form.
+"""Accounts and white lists of RocketMQ's ACL 1.0. They are read from `plain_acl.yml` and from further files of
+the same form.
 
 Such a file is for example:
 

@@ -88,8 +88,8 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
 
 def _check_half(topic: str, sys_flag: int, properties: str) -> None:
     """Raises RemotingError 13 MESSAGE_ILLEGAL if a half message would not do what its producer intends. For
-    RocketMQ the property TRAN_MSG alone makes a message a half message, with or without the flag. RocketMQ
-    also accepts a half message that is delayed as well, and loses its destination."""
+    RocketMQ the property TRAN_MSG alone makes a message a half message, even without the flag. RocketMQ also
+    accepts a half message that is delayed as well, and loses its destination."""
     told = dict(_TELLING.findall(properties))
     problem = ""
     if told.get(TRAN_MSG) != "true":

@@ -65,8 +65,8 @@ class OffsetProcessor:
         does=actions.CONSUMED,
     )
     def query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:
-        """Return the offset at which the group consumes next. For a group that never reported one it is 0 if
-        the first message of the queue is still in memory, unless the request forbids it
+        """Return the offset at which the group consumes next. For a group that never reported one, it is 0 if
+        the queue still begins at offset 0 and its first message is in memory, unless the request forbids it
         (`setZeroIfNotFound=false`). Otherwise the answer is 22 QUERY_NOT_FOUND, and the client applies its
         own rule."""
         header = call.header
