@@ -74,7 +74,7 @@ class QueryProcessor:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, str(error)) from error
         parts: list[tuple[int, bytes]] = []
         size = 0
-        for position in dict.fromkeys(found.positions):  # one may have its key twice
+        for position in dict.fromkeys(found.positions):  # a message may have a key twice
             message = await self._reader.message_at(position)
             if message is None or not _has_key(message[1], header.topic, header.key):
                 continue

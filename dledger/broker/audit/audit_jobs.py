@@ -150,7 +150,7 @@ class AuditJobs:
             job.pages = await self._env.workers.run(Lane.SCAN, _collect, job.work, self.files)
         except RemotingError as error:
             job.error, job.code = error.remark, error.code or job.code
-        except Exception as error:  # the boundary of one request (safety.md S29): told to who asked
+        except Exception as error:  # the boundary of one job (safety.md S29): the auditor gets the error
             job.error = f"{type(error).__name__}: {error}"
             self._log.warning("audit job failed", error=job.error)
         job.done = True
@@ -172,7 +172,7 @@ class AuditJobs:
 
 
 def _collect(work: Work, files: Files) -> list[bytes]:
-    # Here, so that numpy is loaded where it is wanted, and in this thread.
+    # Imported late, so that numpy is loaded only if it is needed, and in this thread.
     from dledger.audit.row_codec import encode_pages
 
     pages: list[bytes] = []

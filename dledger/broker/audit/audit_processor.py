@@ -182,7 +182,7 @@ class AuditProcessor:
                 "audits run): describe the replica again"
             )
             raise RemotingError(ResponseCode.QUERY_NOT_FOUND, text)
-        self._described[description] = described  # now the most recently used
+        self._described[description] = described  # now it is the most recently used
         return described
 
     def _replica(self, description: str) -> Replica:

@@ -129,8 +129,8 @@ class Shipper:
         from dledger.audit.store_directory import StoreError, open_store, segment_tasks
 
         path = self._settings.path
-        there = files_for(path, self._env.files, writable=True)  # of this round: a driver may connect
-        # A directory is never made here: it may be a mount that is missing. In a bucket there are none.
+        there = files_for(path, self._env.files, writable=True)  # for this round: a driver may connect
+        # The directory is not created, because it may be a missing mount. A bucket has no directories.
         if not is_url(path) and not there.is_dir(path):
             raise StoreError(f"{path}: no such directory; is it mounted?")
         for replica in open_store(self._store, self._store_root):
@@ -148,7 +148,7 @@ class Shipper:
         try:
             known = read_scan(there, path, Place(self._settings.group, replica.name, task.start))
         except ShippedRowsError:
-            known = None  # written anew
+            known = None  # it is written again
         if known is not None and still_true(known, replica, task, oldest_ms):
             return 0
         rows = list(scan_segment(self._store, task))
@@ -171,7 +171,7 @@ class Shipper:
         from dledger.audit.store_directory import segment_tasks
 
         path = self._settings.path
-        group = self._settings.group  # the store's own word may be damaged
+        group = self._settings.group  # not the name in the store, which may be damaged
         now_ms = self._env.wall.now_ms()
         bound = side_bound(replica.row(), segment_tasks(replica), now_ms)._replace(group=group)
         rows = list(scan_side(self._store, replica))
@@ -181,7 +181,7 @@ class Shipper:
         except ShippedRowsError:
             before = None
         write_scan(there, path, bound, rows)
-        # A reader that began with the side rows before these still finds the segments that they name.
+        # A reader that began with the previous side rows must still find the segments that those rows name.
         kept = [*bound.segments, *(before.bound.segments if before is not None else ())]
         forget_scans(there, path, group, replica.name, kept)
 
@@ -201,6 +201,6 @@ def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int)
     covered = [row for row in known.rows if isinstance(row, SegmentRow)]
     if len(covered) != 1 or any(isinstance(row, Finding) for row in known.rows):
         return False
-    # The commit index on disk follows the log: what the index files know must be covered, and no more.
+    # The commit index on disk lags behind the log, so the scan must cover exactly what the index files cover.
     end = covered[0].last_index
     return not covered[0].lacking and end <= task.committed and (task.next_first or task.index_end) == end + 1

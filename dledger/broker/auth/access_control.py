@@ -118,7 +118,7 @@ class AccessControl:
         read = _read(self._env.files, self._path)
         if read == self._read:
             return None
-        self._read = read  # what cannot be used is said once
+        self._read = read  # so that an unusable file is reported only once
         if not read:
             raise AclError(f"{self._path}: the file is gone")
         return parse_accounts(read)
@@ -136,7 +136,7 @@ class AccessControl:
         if self._is_white(accounts, connection, request):
             return
         key = fields.get(ACCESS_KEY)
-        if not key:  # C++ sends an empty one where it has none
+        if not key:  # C++ clients without a key send an empty one
             raise AccessDenied("No accessKey is configured")
         account = accounts.by_key.get(key)
         if account is None:
@@ -157,7 +157,7 @@ class AccessControl:
         account = accounts.by_key.get(key)
         try:
             if account is None:
-                raise AccessDenied(f"No acl config for {key[:MAX_TEXT]}")  # any more
+                raise AccessDenied(f"No acl config for {key[:MAX_TEXT]}")  # deleted since `check`
             if not account.admin or account.perms:
                 _need(account, needed)
         except AccessDenied:
@@ -175,7 +175,7 @@ class AccessControl:
         accounts = self._accounts
         account = accounts.by_key.get(name)
         if account is None or account.white.text:
-            return None  # whom a white list lets in needs no right signature
+            return None  # in a white list: the signature may be wrong
         if accounts.white:
             address = _address_of(connection)
             if any(rule.matches(address) for rule in accounts.white):
@@ -210,12 +210,12 @@ def _permit(
     if rule.admin and not account.admin:
         who = f"accessKey={account.access_key} is not"
         raise AccessDenied(f"Need admin permission for request code={request.code}, but {who}")
-    if rule.plain_topic:  # a send: not through the iterator
+    if rule.plain_topic:  # a send: faster than the iterator below
         topic = fields.get(rule.topic, "")
         if not topic.startswith(RETRY_PREFIX) and account.perms.get(topic, account.topic_perm) & rule.perm:
             return
     beat = None
-    if request.code == RequestCode.HEART_BEAT:  # large, and the same again and again
+    if request.code == RequestCode.HEART_BEAT:  # large, and mostly unchanged
         beat = account, blake2b(request.body, digest_size=16).digest()
         if connection.attributes.get(_BEAT) == beat:
             return

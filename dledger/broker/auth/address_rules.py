@@ -46,7 +46,7 @@ class AddressRule:
         self._any = text in _ANY
         self._ranges: list[_Ranges] = []
         if not text or self._any:
-            return  # an empty one matches nothing
+            return  # an empty rule matches nothing
         texts = _several(text)
         if len(texts) > MAX_ADDRESSES:
             raise ValueError(f"the rule has {len(texts)} addresses; the limit is {MAX_ADDRESSES}")

@@ -1,5 +1,5 @@
-"""Accounts and white lists of RocketMQ's ACL 1.0. They are read from `plain_acl.yml` and from further files of
-the same form.
+"""Accounts and white lists of RocketMQ's ACL 1.0. They are read from `plain_acl.yml` and from further files
+of the same form.
 
 Such a file is for example:
 
@@ -103,7 +103,7 @@ def _parse(data: bytes, white: list[AddressRule]) -> Iterable[Account]:
     if len(data) > MAX_FILE:
         raise AclError(f"the file has {len(data)} bytes; the limit is {MAX_FILE}")
     try:
-        # All scalars as they are written: 012345678 is a secret, no number.
+        # All scalars stay texts as they are written: 012345678 is a secret, not a number.
         value = yaml.load(data.decode(), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise AclError(f"not YAML: {' '.join(str(error).split())}") from None

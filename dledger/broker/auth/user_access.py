@@ -138,7 +138,7 @@ class UserAccess:
         who = view.who(name)
         try:
             if who is None:
-                raise _denied(f"User:{name[:MAX_TEXT]} is not found.")  # any more
+                raise _denied(f"User:{name[:MAX_TEXT]} is not found.")  # deleted since `check`
             if not who.user.superuser:
                 resource, actions = done_with(needed)
                 host = self._host(connection, request) if who.policies.by_address else ""
@@ -157,7 +157,7 @@ class UserAccess:
         """See `Access`. Returns None for the first send of a user to a topic, so that `check` asks the
         policies."""
         if RequestCode.SEND_MESSAGE_V2 in self._open:
-            return None  # who need not sign may sign wrongly
+            return None  # signatures are not checked, so they may be wrong
         who = self._current().who(name)
         if who is None or not who.user.enabled:
             return None
@@ -201,7 +201,7 @@ class UserAccess:
         host = self._host(connection, request) if who.policies.by_address else ""
         code = request.code
         beat = None
-        if code == RequestCode.HEART_BEAT:  # large, and the same again and again
+        if code == RequestCode.HEART_BEAT:  # large, and mostly unchanged
             beat = view.serial, who.user.name, host, blake2b(request.body, digest_size=16).digest()
             if connection.attributes.get(_BEAT) == beat:
                 return

@@ -224,4 +224,4 @@ class ClientProcessor(LeaderService):
             self._creation.group_for_consumer(writer, self._store.state, name)
             self._creation.retry_topic_for_consumer(writer, name)
         except RemotingError:
-            return  # a limit: its pulls hear of it (safety.md S29)
+            return  # a limit; the group's pulls get the error (safety.md S29)

@@ -305,7 +305,7 @@ class Clients:
             return
         brokers = {one.connection.serial: one.connection for one in group.elsewhere.values()}
         own = [member.connection for member in group.members.values()]
-        for connection in (*own, *brokers.values()):  # other brokers tell theirs
+        for connection in (*own, *brokers.values()):  # other brokers notify their clients
             yield partial(_tell, connection, name)
 
     def notify_over(self, name: str, connection: Connection) -> None:
@@ -356,7 +356,7 @@ class Clients:
             self._remove(kind, name, client_id)
         for group in list(self.consumers.values()):
             for serial, told in list(group.told.items()):
-                if any(one.last_told < before for one in islice(told.values(), 1)):  # all at one time
+                if any(one.last_told < before for one in islice(told.values(), 1)):  # all have the same time
                     self._not_told(group.name, serial)
         return len(stale)
 

@@ -157,7 +157,7 @@ class ClientTelling(LeaderService):
             fields = with_proof(self._node, leader, RequestCode.TELL_CONSUMERS, {}, body)
             answer = await self._client.invoke(leader, RequestCode.TELL_CONSUMERS, fields, body, TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return  # an older one
+                return  # a leader with an older version
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingError(answer.code, answer.remark or "not accepted")
             if leader != self._leader:

@@ -43,7 +43,7 @@ class Notices:
         self._told[name] = None
         loop.call_later(GAP_S, self._gap_over, name)
         self._due.append(name)
-        if not self._running:  # not here: many may change in this turn
+        if not self._running:  # later, because many groups may change in this turn
             self._running = True
             loop.call_soon(self._turn)
 

@@ -129,7 +129,7 @@ class QueueLocks(LeaderService):
                 continue
             if row is None or row.client != client:
                 if not _exists(writer, queue):
-                    continue  # not locked; an error would take the other queues with it
+                    continue  # left out; an error would refuse all queues
                 new.append((queue.topic, queue.queueId))
                 self._direct.pop(key, None)
                 more += row is None

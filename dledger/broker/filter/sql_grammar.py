@@ -216,7 +216,7 @@ def parse(expression: str) -> Node:
     """Return the condition that an expression contains. Raises InvalidSelector if the expression is invalid;
     the text of the error is for the author of the expression."""
     try:
-        node = cast(Node, _PARSER.parse(expression))  # by the transformer
+        node = cast(Node, _PARSER.parse(expression))  # made by the transformer
     except UnexpectedInput as error:
         token = getattr(error, "token", None)
         if token is None or token.type == "$END":

@@ -257,7 +257,7 @@ def _ordered(left: Node, right: Node, wanted: Callable[[int, int], bool], symbol
         mine, theirs = one(properties), other(properties)
         if mine is None or theirs is None:
             return None
-        if isinstance(mine, str) and isinstance(theirs, str):  # only as numbers
+        if isinstance(mine, str) and isinstance(theirs, str):  # texts are ordered only as numbers
             mine, theirs = parse_double(mine), parse_double(theirs)
         return wanted(compare(mine, theirs), 0)
 

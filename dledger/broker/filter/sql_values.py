@@ -82,7 +82,7 @@ def compare(left: str | int | float | bool, right: str | int | float | bool) -> 
     if kind is not other:
         if kind is bool:
             if other is str:
-                raise Unmatched(right)  # a ClassCastException there
+                raise Unmatched(right)  # RocketMQ throws ClassCastException
             return -1
         if kind is str:
             left = _read(str(left), other)

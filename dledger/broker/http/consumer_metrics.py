@@ -63,7 +63,7 @@ def _lags(broker: Broker) -> Iterable[Metric]:
     looked_at = left_out = 0
     groups = dict.fromkeys([*broker.core.clients.consumers, *state.offsets])
     if broker.gate.writer is None:
-        groups = {}  # else every node of the group would show the same
+        groups = {}  # otherwise every node of the group would show them
     for group in groups:
         rows = state.offsets.get(group, {})
         if looked_at + len(rows) > MAX_LAG_QUEUES or len(lag.samples) >= MAX_LAGS:

@@ -105,11 +105,11 @@ class Listener:
         transport = handler.transport
         handler.force_close()
         if transport is not None:
-            transport.abort()  # else it stays until what it has not taken is sent
+            transport.abort()  # otherwise it stays open until all unsent answers are sent
 
     def _forget(self) -> None:
         """Remove connections that the client has closed."""
-        # One that was accepted in this turn of the loop has no transport yet.
+        # A connection that was accepted in this turn of the event loop has no transport yet.
         before = asyncio.get_running_loop().time() - 1.0
         gone = [one for one, since in self._active.items() if one.transport is None and since < before]
         for handler in gone:

@@ -55,7 +55,7 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
     retry = topic.startswith(RETRY_PREFIX)
     if told.get(DELAY_LEVEL, "0") != "0":
         return Disposition.DELAYED
-    # One that has waited already comes at once, as with RocketMQ: a consumer may have sent it on as it was.
+    # A timer message that has waited already is delivered at once, as in RocketMQ: a consumer may resend it.
     if not retry and TIMER_OUT_MS not in told and any(name in told for name in TIMERS):
         return Disposition.TIMED
     return Disposition.RETRY if retry else Disposition.ORDINARY

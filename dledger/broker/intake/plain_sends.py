@@ -212,7 +212,7 @@ def seal_sends(
                 send.opaque,
                 answer_tail,
             )
-            # From here on nothing can fail: it is done, or it is not.
+            # Nothing can fail from here on, so a send is done completely or not at all.
             parts += (entry, fixed, body, tail)
             sizes.append(entry_size)
             frames.append(HEAD.pack(4 + len(answer), len(answer)) + answer)

@@ -291,7 +291,7 @@ class Resends(LeaderService):
         batch = self._under_way
         ids: set[bytes] = set()
         while self._waiting and len(batch) < MAX_TOGETHER and self._waiting[0].id not in ids:
-            ids.add(self._waiting[0].id)  # of two with one id, the second hears what became of the first
+            ids.add(self._waiting[0].id)  # a second one with the id waits for the first
             batch.append(self._waiting.popleft())
         loop = asyncio.get_running_loop()
         try:
@@ -336,7 +336,7 @@ class Resends(LeaderService):
         for position in sorted(set(positions)):
             first = await self._message(sent, 0, position)
             if first is None or first.prepared_transaction_offset:
-                continue  # a half message that a check put again: its transaction has the place of the first
+                continue  # a copy that a transaction check stored; only the first one counts
             places = [position]
             size = first.size
             for number in range(1, len(sent.ids)):
@@ -381,7 +381,7 @@ class Resends(LeaderService):
             self._gate.wait_or_refuse(connection, request)
             return
         if connection.closed:
-            return  # nobody hears of it, and who sent it asks again: it is not stored by this try
+            return  # not stored: nobody gets the answer, and the producer tries again
         try:
             item.again(writer)
         except RemotingError as error:

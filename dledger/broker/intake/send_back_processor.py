@@ -90,7 +90,7 @@ class SendBackProcessor:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         self._check_needed(call.connection, call.request, to_consume(found[1], group.name))
         writer = self._gate.writer
-        if writer is None:  # it took a while
+        if writer is None:  # leadership may have ended meanwhile
             self._gate.wait_or_refuse(call.connection, call.request)
             return
         if not writer.room:

@@ -305,9 +305,9 @@ class SendProcessor:
         topic, ids = call.header.topic, sent.ids
         known = resent or ids[0] in self._stored_again or ids[0] in self._looked_for
         if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
-            return False  # an id that was given here was never sent before
+            return False  # an id that this broker creates was never sent before
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return False  # copies that consumers give back are alike, and meant
+            return False  # equal copies from consumers are intended
         batch = call.header.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE
 
         def answer(found: Found) -> None:
@@ -362,7 +362,7 @@ class SendProcessor:
         values[TIMER_OUT_MS] = str(due)
         values[REAL_TOPIC], values[REAL_QID] = slot.config.name, str(queue_id)
         waiting = writer.slot(TIMER_TOPIC)
-        assert waiting is not None  # every broker has it
+        assert waiting is not None  # every broker has this topic
         return waiting, 0, encode_properties(values), due
 
     def _handle(self, topic: str, due: int, unique_key: bytes) -> str:
@@ -553,7 +553,7 @@ class SendProcessor:
     ) -> tuple[TopicSlot, int]:
         slot = writer.slots.get(header.topic)
         if slot is None:
-            # Only a known topic gets a slot, so the checks of its name are done once a leadership.
+            # Only a known topic gets a slot, so its name is checked once in each leadership.
             slot = self._creation.topic_for_send(
                 writer, header.topic, header.defaultTopic, header.defaultTopicQueueNums
             )

@@ -92,7 +92,7 @@ class SlowConsumers(LeaderService):
     def _stop(self, group: str) -> bool:
         writer = self._writer
         if writer is None or not writer.room:
-            return False  # at the next look
+            return False  # tried again at the next check
         config = writer.group(group)
         if config is None or not config.enable:
             return False

@@ -124,7 +124,7 @@ class AssignmentProcessor:
             )
         if writer.topic(body.topic) is None:
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist")
-        # Tools set it before the first consumer comes.
+        # Tools may set the mode before the first consumer connects.
         if self._creation.group_for_consumer(writer, self._store.state, body.consumerGroup) is None:
             raise RemotingError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"

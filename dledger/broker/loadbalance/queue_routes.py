@@ -55,7 +55,7 @@ class QueueRoutes:
         routes = [route for route in found if not isinstance(route, RemotingError)]
         if routes:
             queues: dict[str, tuple[MessageQueue, ...]] = {}
-            for route in routes:  # one that was just started knows a part only
+            for route in routes:  # a new NameServer knows only a part
                 queues = self._queues(topic, route) | queues
             return self._keep(topic, tuple(chain.from_iterable(queues[name] for name in sorted(queues))))
         known = self._known.get(topic)

@@ -155,12 +155,12 @@ class PullProcessor(LeaderService):
             return False
         group, topic = state.groups.get(header.consumerGroup), state.topics.get(header.topic)
         if group is None or not group.enable or topic is None or not topic.perm & Perm.READ:
-            return False  # the leader says what is wrong
+            return False  # the leader answers with the reason
         if not header.sysFlag & PULL_SUBSCRIPTION and self.ahead.missing(call) is not None:
             return False
         reset = state[RESETS].rows.get((header.consumerGroup, header.topic))
         if reset is not None and reset.offset(header.queueId) is not None:
-            return False  # the leader says where the group was sent
+            return False  # the leader answers with the new offset
         queue = self._store.queues.get(header.topic, header.queueId)
         if queue is None or not queue.bounds.min <= header.queueOffset < queue.bounds.next:
             return False
@@ -178,7 +178,7 @@ class PullProcessor(LeaderService):
         if result.status is GetStatus.FOUND and result.next_offset < result.max_offset:
             self._answer(pull, result, ResponseCode.SUCCESS, self._settings.now.follower_id)
         elif result.status is GetStatus.FOUND:
-            self._answer(pull, result, ResponseCode.SUCCESS)  # the end of what is here: back to the leader
+            self._answer(pull, result, ResponseCode.SUCCESS)  # the last message: the leader is next
         else:
             self._gate.wait_or_refuse(pull.connection, pull.request)
 
@@ -325,7 +325,7 @@ class PullProcessor(LeaderService):
         except RemotingError as error:
             if header.sysFlag & PULL_SUBSCRIPTION or error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
                 raise
-            raise RemotingError(  # as RocketMQ answers by heartbeat
+            raise RemotingError(  # RocketMQ's code if the subscription is from a heartbeat
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong! "
                 f"{error.remark}",
@@ -347,14 +347,14 @@ class PullProcessor(LeaderService):
         try:
             return filter_of(subscription.expressionType, subscription.subString, by_property=True)
         except RemotingError:
-            return ALL  # its pulls of that topic are refused for it
+            return ALL  # pulls of that topic itself are refused
 
     # -- answering ------------------------------------------------------------------------------------
 
     def _woken(self, pull: Pull) -> None:
         writer = self._gate.writer
         if writer is not None and not writer.may_consume(pull.group, pull.topic, pull.queue_id):
-            pull.connection.again(pull.request)  # to hear why
+            pull.connection.again(pull.request)  # to get the reason
             return
         if pull.wanted is ALL or isinstance(pull.wanted, TagFilter):
             self._serve(pull)
@@ -407,7 +407,7 @@ class PullProcessor(LeaderService):
     def _answer_or_hold(self, pull: Pull, result: GetResult) -> None:
         code = _response_code(result.status, pull.offset)
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY and pull.deadline:
-            # Woken by messages that do not match: go on waiting behind them, if nothing came meanwhile.
+            # The new messages do not match: wait behind them, unless further messages have arrived.
             pull.offset = result.next_offset
             if self._store.state.next_offset(pull.topic, pull.queue_id) == pull.offset and self.held.hold(
                 pull

@@ -151,7 +151,7 @@ class StrandedPulls(LeaderService):
         self._wake.set()
         client = self._clients.client_over(pull.connection, pull.group)
         if client is None or not (client.isascii() and client.isprintable()):
-            return  # any other name takes up to six times its length
+            return  # other names can take six times their length
         key = client, pull.group, pull.topic, pull.queue_id
         one = WaitingPull(*key, pull.offset, request.opaque, request.serialize, peer_ip(pull.connection))
         for other in self._others.values():
@@ -190,7 +190,7 @@ class StrandedPulls(LeaderService):
         for node, address in known.items():
             other = self._others.get(node)
             if not address or node == self._settings.now.self_id:
-                continue  # one that is not connected is still a member
+                continue  # without an address: not connected, but still a member
             if other is None or other.address != address:
                 self._others[node] = _Member(address)
 
@@ -244,7 +244,7 @@ class StrandedPulls(LeaderService):
         ahead = held.term - self._node.term
         if self._gate.writer is None and held.term >= self._of_term and ahead < MAX_TERMS_AHEAD:
             if held.term > self._of_term:
-                self._strand_unless_silent()  # what was told before is of a leader before
+                self._strand_unless_silent()  # the kept pulls are of an earlier leader
                 self._of_term = held.term
             self._keep(held.pulls, asyncio.get_running_loop().time())
         call.respond()
@@ -255,7 +255,7 @@ class StrandedPulls(LeaderService):
             key = pull.clientId, pull.group, pull.topic, pull.queueId
             self._stranded.pop(key, None)
             kept.pop(key, None)
-            for _ in range(2):  # more go than come
+            for _ in range(2):  # so more pulls are dropped than added
                 oldest = next(iter(kept.values()), None)
                 if oldest is None or not (
                     len(kept) >= MAX_KEPT or oldest.connection.closed or now - oldest.told > PULL_LIVES_S
@@ -305,8 +305,8 @@ class StrandedPulls(LeaderService):
         pull = one.pull
         low, high = self._store.queues.range_of(pull.topic, pull.queueId)
         if pull.offset > high:
-            return  # here is less than there was, or it is no offset
-        own_id = self._settings.now.follower_id  # it was one when the client last looked for routes
+            return  # this broker's log is shorter, or the offset is wrong
+        own_id = self._settings.now.follower_id  # a follower when the client fetched its route
         suggest_here(one.connection, own_id)
         request = Request(RequestCode.PULL_MESSAGE, opaque=pull.opaque, serialize=pull.serialize)
         one.connection.respond(

@@ -152,7 +152,7 @@ class OffsetProcessor:
                 f"{header.topic}@{header.queueId}, and none of its consumers has been notified yet: "
                 "only another reset (request code 222) can replace it",
             )
-        call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
+        call.respond(remark="Offset has been previously reset")  # the next pull gets the new offset
 
     def _check_sets_back(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
         """Raises RemotingError if a two-way commit may not move its group back.
@@ -168,7 +168,7 @@ class OffsetProcessor:
             f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, where "
             f"group {header.consumerGroup} is"
         )
-        if call.request.flag & FLAG_FORWARDED:  # also when a client sets the flag itself
+        if call.request.flag & FLAG_FORWARDED:  # also if a client sets the flag itself
             raise RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"{what}, and the commit was forwarded by a follower and may be late. It was not "

@@ -142,7 +142,7 @@ class PendingOffsets(LeaderService):
         consumer in Java pauses for 10 s at each notice.
         """
         writer = self._writer
-        assert writer is not None  # whoever has a writer of now asks
+        assert writer is not None  # callers have the current writer
         if not writer.room:
             raise writer.refused
         pending = writer.pending[RESETS].rows
@@ -167,7 +167,7 @@ class PendingOffsets(LeaderService):
         orders = writer.pending[POP_ORDERS].rows
         keys = [(group, topic, queue) for queue in offsets]
         waiting = {key: orders[key].time for key in keys if key in orders}
-        ops += [POP_ORDERS.removal(key) for key in waiting]  # the queue waits for nobody's acknowledgement
+        ops += [POP_ORDERS.removal(key) for key in waiting]  # ends the queue's wait
         index = writer.add_together((), ops)
         self.logged(index, group, rows)
         for key, time_ms in waiting.items():
@@ -235,7 +235,7 @@ class PendingOffsets(LeaderService):
         """Call `answer` when all offsets that the group has reported so far are committed."""
         if group in self._offsets:
             self._waiters.setdefault(group, []).append((connection, request, answer))
-        else:  # nothing new: it is in the applied state, or will be in a moment
+        else:  # all offsets are in the log already
             logged = [index for index, name, _ in self._logged if name == group]
             self._when_applied(logged, (connection, request, answer))
 
@@ -311,7 +311,7 @@ class PendingOffsets(LeaderService):
             offsets = self._offsets.pop(group)
             rows = [(topic, queue, at) for (topic, queue), at in offsets.items()]
             if not rows and group not in self._waiters and group not in self._readers:
-                continue  # of a topic that is deleted
+                continue  # all were of a deleted topic
             index = -1
             for start in range(0, max(len(rows), 1), MAX_ROWS):
                 index = writer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))

@@ -89,7 +89,7 @@ class ResetProcessor:
             if number and not number % SLICE:
                 await asyncio.sleep(PAUSE_S)
             wanted[queue_id] = await self._target(header, queue_id)
-        if self._gate.writer is None:  # it took a while
+        if self._gate.writer is None:  # leadership may have ended meanwhile
             self._gate.wait_or_refuse(call.connection, call.request)
             return
         told: dict[int, int] = {}
@@ -159,7 +159,7 @@ class ResetProcessor:
         header, writer = call.header, self._gate.writer
         while topics:
             if writer is None:
-                self._gate.wait_or_refuse(call.connection, call.request)  # doing it again does no harm
+                self._gate.wait_or_refuse(call.connection, call.request)  # it may be done twice
                 return
             name = topics.popleft()
             config = writer.topic(name)
@@ -171,7 +171,7 @@ class ResetProcessor:
             waiter = (call.connection, call.request, partial(self._clone_next, call, topics))
             try:
                 self._offsets.reset(header.destGroup, name, offsets, waiter)
-            except RemotingError as error:  # nobody above answers
+            except RemotingError as error:  # no caller answers the request
                 code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
                 call.respond(code, remark=f"{error.remark}; topics before {name} are cloned")
             return

@@ -151,7 +151,7 @@ class AckProcessor:
         RemotingError if an offset does not belong to the pop."""
         row = before = writer.pending[POP_ORDERS].rows.get(key)
         if row is None or row.time != time_ms:
-            return None  # popped again meanwhile
+            return None  # it was popped again meanwhile
         for offset in offsets:
             after = pop_order.acked(row, offset)
             if after is not None:
@@ -231,7 +231,7 @@ class AckProcessor:
 
     def _answer(self, call: LeaderCall[Any], index: int | None, ext: dict[str, str] | None = None) -> None:
         if index is None:
-            index = self._ledger.unapplied  # what was found may be an acknowledgement not yet committed
+            index = self._ledger.unapplied  # an earlier operation may not be committed yet
         if index is None:
             self._gate.confirm(call.connection, call.request, lambda: call.respond(ext=ext))
         else:

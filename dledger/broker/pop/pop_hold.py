@@ -180,7 +180,7 @@ class HeldPops:
             pop = waiting[0]
             self._removed(pop, waiting.popleft)
             if self._serve(pop) and line in self._lines:
-                self._woken[line] = None  # there may be more for the next of them
+                self._woken[line] = None  # there may be messages for the next pop
         self._wake()
 
     def again(self, pop: Pop) -> None:

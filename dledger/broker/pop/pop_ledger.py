@@ -130,8 +130,8 @@ class PopLedger(LeaderService):
         """Forget the messages in flight of a topic or a group that is about to be deleted."""
         rows, due = writer.pending[POPS].rows, self._due_s
         gone: Counter[OrderKey] = Counter()
-        for key in writer.pending.keys_of(POPS, kind, name):  # there may be 50,000
-            if due.pop(key, None) is not None:  # else it is not taken in yet, and will not be
+        for key in writer.pending.keys_of(POPS, kind, name):  # there may be 50,000 keys
+            if due.pop(key, None) is not None:  # otherwise it is not loaded yet, and will not be
                 gone[key[:3]] += len(rows[key].offsets)
         for (group, topic, queue), count in gone.items():
             self._count((group, topic, queue, 0, 0), -count)
@@ -149,7 +149,7 @@ class PopLedger(LeaderService):
         """Note that `count` messages of a checkpoint were acknowledged or delivered again. `gone` says that
         they were the last ones."""
         if key not in self._due_s:
-            return  # not taken in yet: it will be, as it is then
+            return  # not loaded yet; it will be loaded without these
         self._count(key, -count)
         if gone:
             del self._due_s[key]

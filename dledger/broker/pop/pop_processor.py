@@ -333,7 +333,7 @@ class PopProcessor(LeaderService):
     def _again(self, pop: Pop) -> bool:
         writer = self._gate.writer
         if writer is not None and not writer.may_consume(pop.group, pop.topic, pop.queue_id):
-            pop.connection.again(pop.request)  # to hear why
+            pop.connection.again(pop.request)  # to get the reason
             return True
         return self._serve(pop)
 
@@ -341,7 +341,7 @@ class PopProcessor(LeaderService):
         """Try to serve a pop. Returns False if the pop waits, newly or again."""
         writer = self._gate.writer
         if pop.connection.closed:
-            return True  # what it took would be invisible to the others for nothing
+            return True  # its messages would be invisible to others in vain
         if writer is None:
             self._gate.wait_or_refuse(pop.connection, pop.request)
             return True
@@ -376,7 +376,7 @@ class PopProcessor(LeaderService):
         finally:
             self._locked.difference_update(round_.locked)
         if round_.taken:
-            self.held.wake(pop.group, pop.topic)  # there may be more, which was not to be had meanwhile
+            self.held.wake(pop.group, pop.topic)  # there may be more messages in locked queues
 
     async def _read_cold(self, round_: Round, topic: str, queue_id: int) -> bool:
         """Read once from a queue. Returns whether the queue should be read further."""
@@ -418,7 +418,7 @@ class PopProcessor(LeaderService):
             return 0, 0
         pop = round_.pop
         if not pop.looks:
-            self._offsets.follow(pop.group, topic, queue_id)  # it reads where the group is
+            self._offsets.follow(pop.group, topic, queue_id)  # a pop reads from the group's offset
         start = self._offsets.current(pop.group, topic, queue_id)
         if start is None:
             start = self._first(pop, queue)
@@ -516,7 +516,7 @@ class PopProcessor(LeaderService):
                 )
                 return True
             return not self._hold(round_)
-        # A reset while the device was read: what was read is not what the group wants now.
+        # If offsets were reset during a read from the disk, the group no longer wants what was read.
         taken = [
             one
             for one in round_.taken

@@ -161,7 +161,7 @@ class PopReviveService(LeaderService):
         room = writer.max_batch - OPERATION_BYTES
         for offset, record in records.items():
             if offset not in row.offsets:
-                continue  # acknowledged meanwhile
+                continue  # it was acknowledged meanwhile
             if record is None:
                 self.dropped += 1
                 self._log.error(
@@ -189,7 +189,7 @@ class PopReviveService(LeaderService):
             name = retry_topic_v2 if self._settings.now.retry_topic_v2 else retry_topic_v1
             topic = name(row.topic, row.group)
         slot = writer.slot(topic)
-        if slot is None:  # the setting changed since it was popped
+        if slot is None:  # retry_topic_v2 changed since the pop
             self._creation.put_topic(writer, TopicConfig(topic, 1, 1, READ_WRITE), internal=True)
             slot = writer.slot(topic)
             assert slot is not None

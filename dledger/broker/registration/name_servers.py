@@ -55,7 +55,7 @@ class NameServers:
         try:
             found = await (looked_up(names) if names else fetch_addresses(config.address_server_url))
         except NoAddresses as failure:
-            if str(failure) != self._failure:  # said once
+            if str(failure) != self._failure:  # logged once
                 self._failure = str(failure)
                 where = ";".join(names) or config.address_server_url
                 known = ";".join(self.addresses) or "none"

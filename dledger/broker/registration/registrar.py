@@ -200,7 +200,7 @@ class Registrar(LeaderService):
 
     async def _register(self, addr: str) -> bool:
         await self._table.prepare()
-        # Nothing is awaited from here to the request: id, term and table are of one moment (safety.md S23).
+        # Nothing is awaited until the request is sent, so id, term and table belong together (safety.md S23).
         version = self._version
         config = self._settings.now
         body, crc = self._encoded()
@@ -253,7 +253,7 @@ class Registrar(LeaderService):
         return self._body[1:]
 
     async def _unregister(self, addr: str, timeout_s: float = 1.0) -> None:
-        # The id it knows, which after a hand-over just before may still be the leader's.
+        # The id that the NameServer knows. Just after a hand-over it may still be the leader's.
         told = self._told_id.pop(addr, self._broker_id())
         config = self._settings.now
         header = BrokerIdentityHeader(config.broker_name, config.client_addr, config.cluster_name, told)
