@@ -63,8 +63,9 @@ Read = Callable[["SegmentTask", list[tuple[int, int]], Files], Iterator["AnyRow"
 
 
 class Described:
-    """What the replica said about itself to one auditor: its files, and one scan task for each segment. A
-    worker thread fills this object before the job that describes the replica is done."""
+    """The description of the replica that one auditor has received. It has the files of the replica and one
+    scan task for each segment. A worker thread fills this object before the job that makes the description is
+    done."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -160,7 +161,7 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def units(self, call: Call[AuditUnitsHeader]) -> None:
-        """Return units of the log's index files."""
+        """Return units (fixed-size records) of the log's index files."""
         header = call.header
         if header.first < 0 or not 1 <= header.count <= MAX_UNITS:
             text = (

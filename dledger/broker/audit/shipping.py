@@ -1,4 +1,5 @@
-"""Shipping of digests: this broker scans its own store at intervals and writes the rows as Parquet files.
+"""Shipping of scan results (digests): this broker scans its own store at intervals and writes the rows as
+Parquet files.
 
 The files go to `digestShipPath`, a directory or URL that auditors can also read (`audit.parquet` has its
 layout). The size of the rows is about one ten-thousandth of that of the log. A segment that has not changed

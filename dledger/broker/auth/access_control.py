@@ -73,8 +73,8 @@ class Access(Protocol):
 
 
 class AccessDenied(RemotingError):
-    """The request may not be made. It is answered with code 16, as by RocketMQ 5. (RocketMQ 4.9 answers with
-    code 1, from which a client cannot see whether the request was executed.)"""
+    """Raised if a request may not be made. The request is answered with code 16 NO_PERMISSION, as by RocketMQ
+    5. (RocketMQ 4.9 answers with code 1, from which a client cannot see whether the request was executed.)"""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, f"AclException: {reason}")

@@ -35,8 +35,8 @@ topic with an empty name stands for any topic."""
 
 @dataclass(frozen=True)
 class Does:
-    """The actions that one request code performs. A header field that is missing is skipped, because the
-    request is refused for it elsewhere."""
+    """The actions that one request code performs. A header field that is missing is skipped, because other
+    code refuses such a request."""
 
     actions: int = 0
     topics: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ class Permissions:
         self._rules: dict[int, Rule] = {}
         self._does: dict[int, Does] = {}
         self.sends: dict[int, str] = {}
-        """For requests that only need the permission to send to one topic: maps the request code to the
-        header field with that topic."""
+        """Maps request codes to the header field with the topic, for requests that need only the permission
+        to send to this topic."""
 
     def declare(self, code: int, rule: Rule, does: Does | None) -> None:
         """Note the access rules of a request that the broker answers."""

@@ -34,7 +34,7 @@ from dledger.remoting.signing import SigningKey
 
 MAX_FILE = 1 << 20
 """Limit, in bytes, of one file; a longer one is an error. A file of this size has room for about 5,000
-accounts. A worker parses them in a second."""
+accounts, which a worker parses in about one second."""
 MIN_KEY = 7
 """Smallest number of characters of an access key and of a secret key (AclConstants requires more than 6)."""
 

@@ -136,8 +136,8 @@ class _Policy:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        """Maps a resource, as the entry names it, to its entry. Entries that name a prefix are in `_begins`;
-        their keys there do not have the `*` at the end."""
+        """Maps a resource, as the entry names it, to its entry. Entries that name a prefix are in `_begins`
+        instead, under the prefix without the `*`."""
         self._begins: dict[str, _Entry] = {}
         self._lengths: list[int] = []
         """Lengths of the prefixes in `_begins`, the longest first."""

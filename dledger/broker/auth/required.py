@@ -27,8 +27,8 @@ permissions is needed on the resource. An empty name stands for any topic."""
 
 @dataclass(frozen=True)
 class Rule:
-    """What a request with one code needs. A header field that is missing is skipped, because the request is
-    refused for it elsewhere."""
+    """What a request with one code needs. A header field that is missing is skipped, because other code
+    refuses such a request."""
 
     admin: bool = False
     """Whether only administrators may make the request."""

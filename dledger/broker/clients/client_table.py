@@ -157,8 +157,8 @@ class Clients:
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
         self._consumer_over: dict[tuple[int, str], str] = {}
-        """Maps the serial number of a connection and the name of a consumer group to a client id: the one in
-        the last heartbeat for this group over this connection."""
+        """Maps (serial number of a connection, name of a consumer group) to the client id in the last
+        heartbeat for this group over this connection."""
         self._elsewhere = 0
         self._told_by: dict[int, dict[str, None]] = {}
         """Maps the serial number of another broker's connection to the groups that the broker has reported

@@ -53,7 +53,7 @@ class SqlFilter:
 
     def cost(self, properties: bytes) -> int:
         """Return the cost of fetching the message, decoding its properties and evaluating the condition, plus
-        that of the texts that CONTAINS searches."""
+        the cost of searching texts for CONTAINS."""
         size, condition = len(properties), self._condition
         return _PER_MESSAGE + size + condition.size * _PER_OPERATOR + size * condition.scans // _PER_SCAN
 

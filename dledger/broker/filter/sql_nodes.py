@@ -21,8 +21,8 @@ from dledger.broker.filter.sql_values import Long, Unmatched, Value, compare, pa
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 MAX_DEPTH = 64
-"""Greatest nesting depth of operators; an expression with a greater one is invalid. A list of operands joined
-by AND, or by OR, counts as one level."""
+"""Greatest nesting depth of operators; an expression with deeper nesting is invalid. A list of operands
+joined by AND, or by OR, counts as one level."""
 MAX_SCANS = 64
 """Largest number of CONTAINS operators in an expression; one with more is invalid. Each CONTAINS searches up
 to 32 KiB of one property."""
@@ -47,9 +47,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression. `text` returns the text that RocketMQ shows for it in errors. `value` is the
-    value of a constant. `size` is the number of operators in this part, and `scans` the number of those that
-    search in a text."""
+    """A part of an expression. `text` returns the text that RocketMQ shows for this part in errors. `value`
+    is the value of a constant. `size` is the number of operators in this part, and `scans` the number of
+    those that search in a text."""
 
     kind: Kind
     evaluate: Evaluate
@@ -95,9 +95,8 @@ def integer(text: str) -> Node:
 
 
 def double(text: str) -> Node:
-    """Return a node for a number such as `5.0`. Raises InvalidSelector for numbers that RocketMQ refuses,
-    which are those above the greatest Double and those below the least positive Double. So 0.0 is refused as
-    well."""
+    """Return a node for a number such as `5.0`. As in RocketMQ, a number above the greatest Double or below
+    the least positive Double is invalid, and InvalidSelector is raised. So 0.0 is refused as well."""
     value = float(text)
     if math.isinf(value):
         raise InvalidSelector(f"{text[:40]} is greater than 1.7976931348623157E308")

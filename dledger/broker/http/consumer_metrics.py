@@ -1,5 +1,6 @@
 """Metrics of consumer groups: how far they are behind, and whether their members have the same subscriptions
-and different client ids. The number of groups is limited, because the page is made on the event loop."""
+and different client ids. The number of groups is limited, because the page /metrics is made on the event
+loop."""
 
 from __future__ import annotations
 

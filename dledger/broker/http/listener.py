@@ -1,9 +1,9 @@
 """The connections of the HTTP port. Their number, their idle time and the size of their unread answers are
 limited.
 
-aiohttp has no such limits. Without them, idle connections would stay for ever, and many of them would use up
-all file descriptors of the broker. The answers to a client that asks for metrics and never reads them would
-fill the broker's memory.
+aiohttp has no such limits. Without limits, idle connections would stay for ever, and many of them would use
+up all file descriptors of the broker. The answers to a client that asks for metrics and never reads them
+would fill the broker's memory.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
 def _check_half(topic: str, sys_flag: int, properties: str) -> None:
     """Raises RemotingError 13 MESSAGE_ILLEGAL if a half message would not do what its producer intends. For
     RocketMQ the property TRAN_MSG alone makes a message a half message, even without the flag. RocketMQ also
-    accepts a half message that is delayed as well, and loses its destination."""
+    accepts a half message with a delay, and then loses the destination of the message."""
     told = dict(_TELLING.findall(properties))
     problem = ""
     if told.get(TRAN_MSG) != "true":

@@ -1,5 +1,5 @@
-"""The fast path of sends. It handles all plain sends in one read of a connection in one loop, from the bytes
-of their frames to sealed entries and encoded answers.
+"""The fast path of sends. For each read of a connection, one loop handles all plain sends, from the bytes of
+their frames to sealed entries (encoded entries of the log) and encoded answers.
 
 A plain send has nothing special: it is one message, encoded as JSON, not one-way, to an existing topic, for
 immediate delivery. Nearly all sends are plain. On the general path each of them takes about fifty calls (a
@@ -7,14 +7,14 @@ command, its header, a handler's checks, a record, an entry, an answer that wait
 does the same in one loop. Conditions that are the same for the whole read are checked once: whether this node
 leads, whether the log has room, and what time it is. The loop stops at the first frame that is not a plain
 send or would be refused. This frame and all frames behind it in the read take the general path. So all rules,
-refusals and rare kinds of messages are defined only in `send_processor`; this module recognizes the messages
-to which none of them applies. Answers, stored bytes and counters are the same on both paths, byte by byte.
-`tests/broker/test_plain_sends.py` gives the same bytes to both and compares.
+refusals and rare kinds of messages are defined only in `send_processor`. This module only recognizes the
+messages to which none of them applies. Answers, stored bytes and counters are the same on both paths, byte by
+byte. `tests/broker/test_plain_sends.py` gives the same bytes to both paths and compares the results.
 
 If the compiled twin (`dledger._fast`) is available, it runs first, and `seal_sends` in this module handles
 the sends that the twin has left over. `seal_sends` is also the specification of the twin. If requests must be
-signed, only the compiled twin works: it handles the sends that have a valid signature of an account that may
-send to the topic (`Access.key_of`). All other sends take the general path.
+signed, only the compiled twin works. It handles the sends that have a valid signature of an account that may
+send to the topic (`Access.key_of`), and all other sends take the general path.
 
 One read is one call of `PlainSends.take`.
 
@@ -115,7 +115,7 @@ def seal_sends(
     run: Run,
     answers: AnswerRun,
 ) -> int:
-    """Seal the plain sends at the beginning of `buffer[at:end]`: put their entries into `run` and their
+    """Seal the plain sends at the beginning of `buffer[at:end]`. This puts their entries into `run` and their
     answers into `answers`. Returns the position of the first frame that is incomplete, is not a plain send,
     or finds no room in the log. Nothing is done for this frame."""
     max_frame, max_body, added, answer_head, host_hex, answer_tail, store_host, stored_again, looked_for = (

@@ -87,9 +87,8 @@ tries again."""
 RETRY_S = 0.01
 """Seconds after which an index that could not answer is searched again."""
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
-"""Limits of the work in one turn of the event loop, which takes about 3 ms. The first number is the size, in
-bytes, of the messages that are compared or stored in one turn. The second number is added to the size of each
-message, for the fixed part of its cost."""
+"""Limit of the work in one turn of the event loop (about 3 ms), and the fixed cost of one message. Both are
+in bytes of messages that are compared or stored. The cost of a message is its size plus the fixed cost."""
 COST_OF_TEXT = 8
 """Cost of one byte of properties, as a multiple of the cost of one byte of a body."""
 
@@ -208,9 +207,11 @@ class Resends(LeaderService):
         answer: Callable[[Found], None],
         again: Callable[[CommitLogWriter], None],
     ) -> bool:
-        """Look up a send. When the look-up has ended, one of three things happens: `answer` is called with
-        the result of the first send; or `again` is called, because there was no first send, and seals the
-        send in the same turn of the event loop; or the request is answered with an error.
+        """Look up a send. The result of the look-up decides what happens then:
+
+        * If there was a first send, `answer` is called with its result.
+        * If there was none, `again` is called, which seals the send in the same turn of the event loop.
+        * If the look-up failed, the request is answered with an error.
 
         Returns False if the send is not looked up, because the index is off, the unique id is empty or too
         long, or the request is one-way. Raises RemotingError 2 SYSTEM_BUSY if too many sends wait.
@@ -234,7 +235,7 @@ class Resends(LeaderService):
         return True
 
     def remember(self, writer: CommitLogWriter, topic: str, unique_id: bytes) -> tuple[Op, ...]:
-        """Return the operations that remember the unique id of a send. They are sealed together with the
+        """Return the operations that remember the unique id of a send. They are appended together with the
         message, which was looked up and not found. There are none if all sends to the topic are looked up
         anyway, or while a voter does not know the table of these ids."""
         if self.checks(topic) or not writer.may_write(Resend.operation):

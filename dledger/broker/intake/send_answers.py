@@ -55,9 +55,9 @@ class SendAnswers:
         store_host: bytes | None = None,
     ) -> bytes:
         """Return the whole frame of an answer. `positions` are physical offsets, one for each message.
-        `unique_key` is that of a message that was sent alone. `handle` is the text by which a timer message
-        can be recalled. `store_host` is the address of the broker that stored the message; None for this
-        broker."""
+        `unique_key` is the unique key of a message that was sent alone, not in a batch. `handle` is the text
+        by which a timer message can be recalled. `store_host` is the address of the broker that stored the
+        message; None for this broker."""
         host = self.host_hex if store_host is None else store_host.hex().upper()
         ids = ",".join([f"{host}{position:016X}" for position in positions])
         if request.serialize is SerializeType.JSON:

@@ -74,8 +74,7 @@ class SendChecks:
         self._of_messages: tuple[SendCheck, ...] = ()
 
     def ask(self, checks: Sequence[SendCheck]) -> None:
-        """Set the list of checks, which contains those of all features. Called once, before the broker
-        answers requests."""
+        """Set the checks of all features. Called once, before the broker answers requests."""
         self._checks = tuple(checks)
         self._of_messages = tuple(
             check for check in checks if type(check).check_message is not SendCheck.check_message

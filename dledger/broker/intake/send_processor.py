@@ -91,7 +91,7 @@ _SHORT = struct.Struct(">h")
 _UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
 """Largest number of messages in one batch; a larger batch is refused. There is a limit because a batch is
-sealed in one step, which takes about 8 microseconds a message."""
+encoded in one step, which takes about 8 microseconds a message."""
 
 
 _WAITS_IN = {
@@ -335,10 +335,10 @@ class SendProcessor:
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
     ) -> tuple[TopicSlot, int, str]:
-        """Return the topic and queue in which a message with a delay level waits, and its properties there
-        (PutMessage hook). A dead letter is not delayed. While a member of the group runs a version that
-        cannot deliver delayed messages, a retry is delivered at once, and other delayed messages are refused
-        with code 14 SERVICE_NOT_AVAILABLE."""
+        """Return the topic and queue in which a message with a delay level waits, and the properties with
+        which it is stored in them (PutMessage hook). A dead letter is not delayed. While a member of the
+        group runs a version that cannot deliver delayed messages, a retry is delivered at once, and other
+        delayed messages are refused with code 14 SERVICE_NOT_AVAILABLE."""
         values = decode_properties(text)
         retry = slot.is_retry
         if slot.is_dead_letter or (retry and not writer.may_write(DelayProgress.operation)):
@@ -351,9 +351,9 @@ class SendProcessor:
     def _timed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str
     ) -> tuple[TopicSlot, int, str, int]:
-        """Return the topic and queue in which a timer message waits, its properties there, and its due time
-        in ms since the epoch. If the time has already passed, the due time is 0 and the message is delivered
-        at once."""
+        """Return the topic and queue in which a timer message waits, the properties with which it is stored
+        in them, and its due time in ms since the epoch. If the time has already passed, the due time is 0 and
+        the message is delivered at once."""
         values = decode_properties(text)
         due = due_time(values, writer.clock_ms(), self._settings.now)
         if due is None:
@@ -594,8 +594,8 @@ class SendProcessor:
 
 
 def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:
-    """Return the size, in bytes, of the entries of a batch. `size` is that of its bodies and properties.
-    Raises RemotingError 13 MESSAGE_ILLEGAL if the entries are too large."""
+    """Return the size, in bytes, of the entries of a batch. `size` is the size, in bytes, of its bodies and
+    properties. Raises RemotingError 13 MESSAGE_ILLEGAL if the entries are too large."""
     total = size + messages * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
     if total > MAX_ENTRY_SIZE:
         raise _too_large(f"batch of {messages} messages as stored", total, MAX_ENTRY_SIZE)

@@ -1,10 +1,10 @@
 """Fast refusal of sends while the log is stalled (BrokerFastFailure).
 
 RocketMQ keeps requests in queues before its worker threads, and empties these queues while the page cache is
-stalled. This broker handles each request as it arrives, so only sends wait that are appended and not
-committed yet. If the oldest of them has waited for longer than `osPageCacheBusyTimeOutMills`, the log counts
-as stalled. Further sends would only wait behind it, so they are refused. A refusal says that the message was
-not stored, whereas a time-out would leave that open.
+stalled. This broker handles each request as it arrives. The only sends that wait are those that are appended
+and not committed yet. If the oldest of them has waited for longer than `osPageCacheBusyTimeOutMills`, the log
+counts as stalled. Further sends would only wait behind it, so they are refused. A refusal says that the
+message was not stored, whereas a time-out would leave that open.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class QueueRoutes:
 
     def fresh(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return the queues of the other broker groups if they were fetched at most `FRESH_S` ago, otherwise
-        None. If no NameServer is configured, there are no such queues."""
+        None. If no NameServer is configured, return an empty list of queues."""
         if not self._name_servers.addresses:
             return ()
         known = self._known.get(topic)
@@ -81,7 +81,8 @@ class QueueRoutes:
         return RemotingError(answer.code, answer.remark or "")
 
     def _queues(self, topic: str, route: TopicRoute) -> dict[str, tuple[MessageQueue, ...]]:
-        """Return the readable queues in a route by broker name, without those of this broker's group."""
+        """Return the readable queues in a route by broker name. The queues of this broker's own group are
+        left out."""
         own = self._settings.now.broker_name
         return {
             data.brokerName: tuple(

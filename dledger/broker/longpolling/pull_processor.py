@@ -255,7 +255,7 @@ class PullProcessor(LeaderService):
         does=actions.Does(actions.SEEN, body=actions.any_topic),
     )
     def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
-        """Return the message at a physical offset (the one in its offset message id)."""
+        """Return the message at a physical offset, which its offset message id contains."""
         offset = call.header.offset
 
         async def answer() -> None:

@@ -267,9 +267,9 @@ class StrandedPulls(LeaderService):
                 kept[key] = _Kept(pull, connection, now)
 
     def _strand_unless_silent(self) -> None:
-        """Treat the kept pulls as those of a lost leader. If this broker does not forward requests to the
-        leader, forget them instead: a client that then pulled from this broker would get no messages, so only
-        the new leader answers them."""
+        """Treat the kept pulls as pulls of a lost leader. If this broker does not forward requests to the
+        leader, forget them instead. A client that then pulled from this broker would get no messages, so only
+        the new leader answers these pulls."""
         if self._settings.now.forward_to_leader:
             self._strand(LEADER_FIRST_S)
         else:
@@ -278,7 +278,7 @@ class StrandedPulls(LeaderService):
     # -- both -----------------------------------------------------------------------------------------
 
     def _strand(self, wait_s: float) -> None:
-        """Treat the kept pulls as those of a lost leader, and answer them after this many seconds."""
+        """Treat the kept pulls as pulls of a lost leader, and answer them after `wait_s` seconds."""
         if self._kept or self._stranded:
             self._stranded |= self._kept
             self._kept.clear()

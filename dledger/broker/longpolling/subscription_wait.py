@@ -45,8 +45,8 @@ class _Waiting:
 
 def _compares(call: Call[PullMessageHeader], known: Subscription) -> bool:
     """Return whether a pull may be served although the known subscription is older. It may if both filter by
-    tags and the client is in Java, because Java clients compare the text of the tags again. Clients in other
-    languages may not do so: ali-ons accepts every message without tags."""
+    tags and the client is in Java, because Java clients compare the text of the tags again. Other clients may
+    not do so. For example, ali-ons accepts every message without tags."""
     by_class = call.header.sysFlag & PULL_CLASS_FILTER or known.classFilterMode
     kinds = {call.header.expressionType or TAG, known.expressionType or TAG}
     return call.request.language == _JAVA and not by_class and kinds == {TAG}

@@ -1,5 +1,5 @@
-"""Suggestions to clients: the broker from which a client should pull next (`suggestWhichBrokerId`). They are
-kept by connection.
+"""Suggestions (`suggestWhichBrokerId`) of the broker from which a client should pull next. They are kept by
+connection.
 
 A broker that has answered a pull in place of a lost leader (`stranded_pulls`) suggests itself to that client
 for a while, because the client's route may contain the address of the lost leader.

@@ -34,8 +34,8 @@ Waiter = tuple[Connection, Request, Answer]
 
 
 class PendingOffsets(LeaderService):
-    """Offsets that were reported to this leader and are not applied yet. It is emptied when the leadership
-    ends."""
+    """Offsets that were reported to this leader and are not applied yet. The object is emptied when the
+    leadership ends."""
 
     def __init__(
         self, store: MessageStore, committed: PendingResponses, gate: LeaderGate, interval_s: float

@@ -15,8 +15,8 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.services import LeaderService
 
 MAX_PULLED = 50_000
-"""Largest number of queues of groups whose pull offset is kept. For one more, the one that was noted first is
-forgotten."""
+"""Largest number of queues of groups whose pull offset is kept. One more replaces the queue that was noted
+first."""
 
 
 class PullOffsets(LeaderService):

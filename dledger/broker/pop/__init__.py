@@ -1,5 +1,5 @@
-"""Pop consumption: consumers take messages from the broker one by one, without having a queue each
-(PopMessageProcessor and the classes that belong to it).
+"""Pop consumption: consumers take messages from the broker one by one, without being assigned queues of their
+own (PopMessageProcessor and the classes that belong to it).
 
 * `pop_ledger`: which messages are invisible, and until when
 * `pop_processor`: the requests that pop or peek at messages, or wait for them

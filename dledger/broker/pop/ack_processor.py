@@ -3,8 +3,8 @@ CHANGE_MESSAGE_INVISIBLETIME (AckMessageProcessor, ChangeInvisibleTimeProcessor)
 
 Each request appends an operation to the log, and is answered when the operation is committed. A late
 acknowledgement, for a message that was already acknowledged or delivered again, changes nothing and is
-answered with 0, as in RocketMQ. Its answer also waits: until the state on which it is based is committed, and
-a quorum has confirmed that this node leads.
+answered with 0, as in RocketMQ. Its answer, too, waits until the state on which it is based is committed, and
+until a quorum has confirmed that this node leads.
 """
 
 from __future__ import annotations

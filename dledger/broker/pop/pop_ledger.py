@@ -34,8 +34,7 @@ ROUNDING_S = 0.001
 """Seconds that are added to each due time, because times in the log are rounded down to whole
 milliseconds."""
 SPARE = 4096
-"""Number of outdated entries that the heap may contain beyond the number of current ones. Then it is
-rebuilt."""
+"""The heap is rebuilt if its outdated entries are more than the current entries plus this number."""
 
 MAX_POP_ORDERS = 20_000
 """Largest number of pairs of a group and a queue that are popped in order. Pops of one more pair find
@@ -57,7 +56,7 @@ class PopLedger(LeaderService):
         """Whether all rows that earlier leaders wrote are loaded."""
         self.on_room: Callable[[str, str], None] = lambda group, topic: None
         """Called with a group and a topic if the group had too many messages of one of the topic's queues in
-        flight, and may take messages of it again."""
+        flight, and now has room for more of them."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_earlier: Callable[[], None] = lambda: None
         """Called if a checkpoint or a queue is due earlier than all others that are known."""

@@ -1,8 +1,8 @@
 """Changes of the state by pops in order (ConsumerOrderInfoManager). The functions are pure.
 
 After a pop in order, the queue waits for the consumer that has its messages, until all of them are
-acknowledged or may be given out again. The group's offset is that of the first message that is not
-acknowledged, and the next pop starts there.
+acknowledged or may be given out again. The group's offset is the offset of the first message that is not
+acknowledged, and the next pop starts at this offset.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dledger.formats.state import PopOrder
 
 
 def popped(before: PopOrder | None, row: PopOrder) -> PopOrder:
-    """Return the row of a queue after a new pop. It counts how often each message was given out before. If a
-    client did not get the answer and repeats the pop with the same attempt id, both count as one."""
+    """Return the row of a queue after a new pop. The row counts how often each message was given out before.
+    If a client did not get the answer and repeats the pop with the same attempt id, both tries count as
+    one."""
     if before is None:
         return row
     given = dict(zip(before.offsets, before.counts, strict=True))
@@ -33,7 +34,8 @@ def acked(row: PopOrder, offset: int) -> PopOrder | None:
 
 
 def next_offset(row: PopOrder) -> int:
-    """Return the first offset that is not acknowledged. If all are, it is the one after the last message."""
+    """Return the first offset that is not acknowledged. If all are acknowledged, return the offset after the
+    last message."""
     left = (offset for offset in row.offsets if offset not in row.acked)
     return next(left, row.offsets[-1] + 1)
 

@@ -79,7 +79,7 @@ one ended."""
 CLOCKS_DIFFER_MS = 1000
 """Largest time, in ms, by which the last pop in order may be ahead of this leader's clock. It is ahead if two
 pops happen in the same millisecond, or if an earlier leader's clock is ahead. Up to this limit, the next pop
-gets a time after that of the last pop. A time that is ahead by more is ignored."""
+gets a later time than the last pop. A time that is ahead by more is ignored."""
 MAX_ATTEMPT = 255
 """Limit, in characters, of an attempt id; a pop with a longer one is refused. (A client gives all tries of
 one pop in order the same attempt id.)"""
@@ -89,7 +89,7 @@ _LONG = struct.Struct(">q")
 @dataclass(slots=True)
 class Taken:
     """The messages that a pop takes from one queue. `start` is the group's offset before the pop, `following`
-    the one after it."""
+    the group's offset after it."""
 
     topic: str
     queue_id: int

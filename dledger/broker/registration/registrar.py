@@ -67,8 +67,8 @@ class Registrar(LeaderService):
         """Maps each NameServer to the version that was sent to it last, whether or not the NameServer
         accepted it."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
-        """The newest body that was sent to any NameServer: a pair of its version and `TopicTable.encoded`,
-        then the body, then its CRC."""
+        """The newest body that was sent to any NameServer, as three values: a pair of its version and
+        `TopicTable.encoded`, the body, and its CRC."""
         self.registered: dict[str, bool] = {}
         """Maps each NameServer to whether the last registration with it succeeded."""
         self.failures: dict[str, RemotingError] = {}
@@ -181,7 +181,7 @@ class Registrar(LeaderService):
             await asyncio.sleep(COALESCE_S)
 
     async def _stay_away(self, addr: str) -> bool:
-        """Unregister from this NameServer, so that clients do not find this broker there. Called if the
+        """Unregister from this NameServer, so that clients do not find this broker through it. Called if the
         broker was removed from its group."""
         if addr in self._told_id or self._told[addr] < 0:
             await self._unregister(addr)
