@@ -21,8 +21,8 @@ from dledger.remoting.server import Connection
 BETWEEN_BROKERS = frozenset(
     {RequestCode.TELL_CONSUMERS, RequestCode.TELL_PULLS, RequestCode.CHECK_TRANSACTION_STATE}
 )
-"""Requests that other brokers of the group send. They are not checked as the requests of an account, because
-these brokers have none. Their processors require a proof that the sender is a member of the group."""
+"""Requests that other brokers of the group send. They are not checked like the requests of an account,
+because a broker has no account. Their processors require a proof that the sender is a member of the group."""
 
 
 class AuthFeature(Feature):

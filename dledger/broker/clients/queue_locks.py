@@ -162,8 +162,8 @@ class QueueLocks(LeaderService):
     def unlock(self, call: LeaderCall[None]) -> None:
         """Unlock queues. Queues of other clients stay locked. A queue stays locked, too, if the client has
         locked it again with a higher epoch since it sent this request. If there are no epochs and another
-        broker forwarded the request, those queues stay locked that the client has recently locked by a direct
-        request to this leader (within `rebalanceLockMaxLiveTime`)."""
+        broker forwarded the request, a queue stays locked if the client locked it by a direct request to this
+        leader within the last `rebalanceLockMaxLiveTime`."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows

@@ -13,11 +13,11 @@ SCARCE = 0.9
 def health(broker: Broker) -> dict[str, object]:
     """Return the object that /health shows.
 
-    A broker is healthy if its log is open, a leader is known, and the replicated log gives no other `reasons`
-    against it. It is degraded if it is healthy but has `warnings`. For example, a member is not reachable, so
-    that the group survives one failure less; or clocks or store times are wrong. A store time that is ahead
-    of the clock is only a warning, because it affects all members at once, maybe for years, and each of them
-    still works.
+    A broker is healthy if `reasons` is empty. A reason is, for example, that the log is being opened or that
+    no leader is known. A healthy broker is degraded if it has `warnings`. For example, a member is not
+    reachable, so that the group survives one failure less; or clocks or store times are wrong. A store time
+    that is ahead of the clock is only a warning, because it affects all members at once, maybe for years, and
+    each of them still works.
 
     `namesrv` says for each NameServer whether it accepted the last registration, and `namesrv_failures` why
     it did not. A failed registration does not make a broker unhealthy. Otherwise all brokers would become

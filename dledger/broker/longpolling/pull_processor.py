@@ -64,7 +64,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Maps the result of a read to a response code. NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are missing,
+"""Maps the result of a read to a response code. NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE have no entry,
 because their response codes depend on the requested offset (spec A6.5)."""
 
 
@@ -105,7 +105,7 @@ class PullProcessor(LeaderService):
         """Pulls that are to be tried again and whose filter reads properties. Each turn of the event loop
         serves only one of them, because one may take 5 ms."""
         self.messages: int = 0
-        """Number of messages in answers since the start."""
+        """Number of messages sent to consumers since the start."""
         self.bytes: int = 0
 
     @handles(

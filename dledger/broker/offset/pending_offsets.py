@@ -208,8 +208,9 @@ class PendingOffsets(LeaderService):
 
     def comes_from(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
         """Note that a consumer reads a queue from `offset` on. Returns the offset at which it must continue
-        instead. Returns None if it may continue at `offset`, also while a reset is not applied yet. Raises
-        RemotingError 2 SYSTEM_BUSY if the log has no room to note that the consumer has followed a reset."""
+        instead, or None if it may continue at `offset`. While a reset is not applied yet, the result is None.
+        Raises RemotingError 2 SYSTEM_BUSY if the log has no room to note that the consumer has followed a
+        reset."""
         wanted = self.unheard(group, topic, queue_id)
         if wanted is None:
             return None

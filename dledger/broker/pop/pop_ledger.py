@@ -38,8 +38,8 @@ SPARE = 4096
 
 MAX_POP_ORDERS = 20_000
 """Largest number of pairs of a group and a queue that are popped in order. Pops of one more pair find
-nothing. If there are more than half as many, the row of a pair is removed when the queue's wait for its
-consumer is over. The row counts how often each message was given out, so these counts are lost."""
+nothing. While there are more than half of this number, the row of a pair is removed when the queue's wait for
+its consumer is over. The row counts how often each message was given out, so these counts are lost."""
 
 Key = CheckpointKey | OrderKey
 

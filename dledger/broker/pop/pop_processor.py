@@ -139,7 +139,7 @@ class PopProcessor(LeaderService):
         self._rates = rates.reading
         self._ledger = pops
         self._locked: set[OrderKey] = set()
-        """Queues, each with a group, that a pop of this group is reading from the disk."""
+        """Pairs of a group and a queue for which a pop of the group is reading the queue from the disk."""
         self.held: HeldPops = HeldPops(
             lambda: self._settings.now.max_pop_polling_size,
             lambda: self._settings.now.pop_polling_size,

@@ -237,7 +237,8 @@ class Registrar(LeaderService):
         return ok
 
     def _answer(self) -> None:
-        """Call each waiting function `done` whose version was sent to all NameServers."""
+        """Call those of the waiting functions `done` that wait for a version which was sent to all
+        NameServers."""
         told = min(self._told.values(), default=self._version)
         for asked, done in [waiting for waiting in self._waiting if waiting[0] <= told]:
             self._waiting.remove((asked, done))
