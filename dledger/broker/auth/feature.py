@@ -35,7 +35,7 @@ class AuthFeature(Feature):
         file = config.acl_file or join(dirname(settings_file), "plain_acl.yml")
         self.permissions: Permissions = Permissions()
         self.access: Access | None = None
-        """None if everybody may make every request."""
+        """Decides which requests may be made. None if everybody may make every request."""
         self.accounts: AccessControl | None = None
         """Access control by accounts in a file (ACL 1.0); None if it is not used."""
         self.users: UserAccess | None = None

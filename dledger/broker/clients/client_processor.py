@@ -36,8 +36,8 @@ MAX_NEW_GROUPS = 100
 """Largest number of groups for which one heartbeat creates the group or its retry topic. The remaining groups
 are created by the first pull of their consumers."""
 SAID_AGAIN_S = 60.0
-"""Seconds after a warning about a group during which the log gets no further warning about it. Without this
-limit, each member that comes or goes would cause another warning."""
+"""After a warning about a group, the log gets no further warning about this group for this many seconds.
+Without this limit, each member that comes or goes would cause another warning."""
 MAX_WARNING = 2000
 """Limit, in characters, of the warnings in the answer to a heartbeat; longer ones are cut."""
 SECOND_SUPPORTED, SEND_ALL = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"

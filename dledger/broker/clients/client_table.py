@@ -47,8 +47,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A client that sends its heartbeats only to another broker. `connection` is the connection of that
-    broker, and `client` is what the broker reports about the client."""
+    """A client that sends its heartbeats only to another broker. `connection` is the connection to that
+    broker, and `client` is what that broker reports about the client."""
 
     connection: Connection
     client: ClientConnection

@@ -30,10 +30,11 @@ from dledger.remoting.server import Connection
 
 OWN = "the consumer's own knowledge"
 MAX_ASKED = 100
-"""Largest number of consumers that are asked for one request 223. If the group has more, those whose ids come
-first in sorted order are asked."""
+"""Largest number of consumers that are asked for one request 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. If the
+group has more, those whose ids come first in sorted order are asked."""
 MAX_STATUS_BYTES = 64 * 1024
-"""Limit, in bytes, of one consumer's answer to request 221 (about 800 queues); a longer one is left out."""
+"""Limit, in bytes, of one consumer's answer to request 221 GET_CONSUMER_STATUS_FROM_CLIENT (about 800
+queues). A longer answer is left out of the result."""
 _TABLE = b'"messageQueueTable":'
 
 

@@ -37,7 +37,8 @@ APPLIED = "applied index of the leader"
 SLICE = 100
 """Number of queues that are processed before the event loop turns to other work."""
 MAX_TOLD_BYTES = 64 * 1024
-"""Limit, in bytes, of the notices (request 220) that are sent before the event loop turns to other work."""
+"""Limit, in bytes, of the notices (request 220 RESET_CONSUMER_CLIENT_OFFSET) that are sent before the event
+loop turns to other work."""
 MAX_CLONED = 1000
 """Largest number of topics that one request clones; a request for more is refused."""
 CPP = "CPP"

@@ -83,7 +83,7 @@ class _Sending(SendCheck):
         return self._way.limited
 
     def check(self, send: Offered) -> None:
-        """Raises RemotingError with code 215 or 2, as `_Way.check` does."""
+        """Raises RemotingError with code 215 FLOW_CONTROL or 2 SYSTEM_BUSY, as `_Way.check` does."""
         self._way.check(send.topic, send.group, send.version)
 
     def stored(self, send: Offered, messages: int) -> None:

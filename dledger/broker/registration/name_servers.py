@@ -14,7 +14,7 @@ from dledger.runtime.live_settings import LiveSettings
 
 
 class NameServers:
-    """The list of NameServers. It calls functions after each change."""
+    """The list of NameServers. After each change it calls the functions that were registered by `listen`."""
 
     def __init__(self, env: Env, settings: LiveSettings[BrokerConfig]) -> None:
         self._log = env.log.child("namesrv")
