@@ -1,4 +1,5 @@
-"""Delay levels: `1s 5s 10s ...`, counted from 1 (MessageStoreConfig.messageDelayLevel)."""
+"""Delay levels. A message names its delay by the number of a level in a list such as `1s 5s 10s ...`; the
+first level is 1 (MessageStoreConfig.messageDelayLevel)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _LEVEL = re.compile(r"(\d{1,9})([smhd])")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of each level. ValueError says what is wrong."""
+    """Return the delay of each level in milliseconds. Raises ValueError, whose text says what is wrong."""
     levels = []
     for item in text.split():
         match = _LEVEL.fullmatch(item)
@@ -29,7 +30,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def format_levels(levels: tuple[int, ...]) -> str:
-    """The levels as text, each in the largest unit that gives a whole number."""
+    """Return the levels as text, each in the largest unit that gives a whole number."""
     words = []
     for delay in levels:
         unit = next(name for name in "dhms" if delay % _UNITS[name] == 0)

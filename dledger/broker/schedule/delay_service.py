@@ -1,9 +1,9 @@
 """Delivery of messages with a delay level when they are due, by the leader (ScheduleMessageService).
 
 A delayed message is stored in a queue of SCHEDULE_TOPIC_XXXX. There is one queue for each level, so the first
-message of a queue is the first to be due. The delivery is another message, in its real queue, in one batch
-with the operation that records how far the level has been delivered (`formats.state.delays`). So a change of
-leader loses no message and delivers none twice. Only the heads of the queues are in memory.
+message of a queue is the first to be due. To deliver it, the leader appends a new message for its real queue.
+The same batch holds the operation that records how far the level has been delivered (`formats.state.delays`).
+So a change of leader loses no message and delivers none twice. Only the heads of the queues are in memory.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 
 _LONG = struct.Struct(">q")
 BATCH_MESSAGES = 256
-"""Messages that are read for one batch."""
+"""Largest number of messages that are read for one batch."""
 SINGLE_MESSAGES = 32
-"""Messages that are delivered in one batch if each is decoded in Python: 1 ms of the loop."""
+"""Largest number of messages in one batch if each is decoded in Python. This takes about 1 ms of the event
+loop."""
 PROGRESS_BYTES = 512
-"""Bytes reserved for the entry that records the progress of a level; it never needs as many."""
+"""Bytes reserved in a batch for the entry that records the progress of a level; that entry is always
+smaller."""
 RETRY_S = 0.1
 """Seconds to wait while the log accepts nothing, or a due message cannot be read."""
 
 
 class DelayService(LeaderService):
-    """One task for each level, while this node leads."""
+    """Runs one task for each level while this node leads."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self._settings = core.settings
@@ -59,8 +61,9 @@ class DelayService(LeaderService):
         self._last = 0
         """The level that delivered last."""
         self._seen: dict[int, tuple[int, float]] = {}
-        """For each level whose head was stamped by a clock ahead of this leader's: an offset, and the loop
-        time since when the messages below that offset are known here."""
+        """Used for a level if the message at the head of its queue was stamped by a clock that is ahead of
+        this leader's clock. Maps the level to an offset, and to the loop time since which this leader knows
+        all messages below that offset."""
         self.delivered: int = 0
         """Messages delivered since start."""
         self.dropped: int = 0
@@ -84,7 +87,7 @@ class DelayService(LeaderService):
         self._writer = None
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages were applied to these queues: wake the levels that wait."""
+        """Wake the levels that wait: messages were applied to these queues."""
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
@@ -104,8 +107,8 @@ class DelayService(LeaderService):
                 await asyncio.sleep(pause_s)
 
     async def _deliver(self, level: int) -> float | None:
-        """Deliver due messages, at most one batch. Returns how long to wait, in seconds; None: until a
-        message arrives."""
+        """Deliver due messages, at most one batch. Returns how long to wait, in seconds, or None to wait
+        until the event of the level in `_arrived` is set."""
         writer = self._writer
         if writer is None:
             return None
@@ -177,8 +180,8 @@ class DelayService(LeaderService):
         return max(wait_s, self._pace.between_s)
 
     def _due(self, result: GetResult, clock_ms: int, delay_ms: int) -> tuple[float, list[Buffer]]:
-        """The due messages at the front, and the seconds until the first one behind them is due. Empty if the
-        level's clock was ahead."""
+        """Return the seconds until the first message of `result` that is not due (0 if all are due), and the
+        due messages before it. The list is empty if a clock ahead of this leader's stamped one of them."""
         due: list[Buffer] = []
         for part in result.parts:
             (stored,) = _LONG.unpack_from(part, STORE_TIMESTAMP_AT)
@@ -191,8 +194,8 @@ class DelayService(LeaderService):
         return 0.0, due
 
     def _plain(self, writer: CommitLogWriter, due: list[Buffer]) -> Restored | None:
-        """The plain messages at the front of `due`, converted by the compiled twin. None if the twin is not
-        available or cannot convert the first message."""
+        """Return the plain messages at the front of `due`, converted by the compiled twin. Returns None if
+        the twin is not available or cannot convert the first message."""
         if FAST is None or not due or len(writer.pending[DELETIONS].rows):
             return None
         room = self._pace.room(writer) - PROGRESS_BYTES
@@ -200,11 +203,12 @@ class DelayService(LeaderService):
         return found if found.taken else None
 
     def _ahead_s(self, level: int, offset: int, end: int, delay_s: float, loop_s: float) -> float:
-        """Seconds that a message still waits if the clock that stamped it was ahead of ours. Its delay then
-        counts from the time at which it was first seen here.
+        """Return how many seconds a message still waits if the clock that stamped it is ahead of this
+        leader's clock. Its delay then counts from the time at which this leader first saw the message.
 
-        The messages behind it may have the same problem; those that came later wait for the next such time.
-        So no message is delivered early, and the last one after twice its delay at most.
+        That time counts for all messages that were in the queue then, below `end`. When the delivery reaches
+        a message that was stored later, it takes a new time. So no message is delivered early, and none waits
+        longer than twice its delay.
         """
         seen_below, since_s = self._seen.get(level, (0, 0.0))
         if offset >= seen_below:
@@ -218,9 +222,9 @@ class DelayService(LeaderService):
         return await self._reader.get_cold(*where) if found is None else found
 
     def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
-        """The message for its real queue. None if its topic no longer exists or was replaced by another one
-        of that name. None also if only the broker itself writes to the topic: there the message would wait
-        again, for ever."""
+        """Return the message for its real queue, or None if its topic no longer exists or was replaced by
+        another topic of the same name. Returns None also for a topic that only the broker itself writes to:
+        in SCHEDULE_TOPIC_XXXX, for example, the message would wait again, for ever."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")

@@ -1,5 +1,5 @@
-"""How fast waiting messages are delivered when many are due at once. While nobody else sends, they are
-delivered as fast as the log accepts them. Otherwise one small batch is delivered after the other, because
+"""How fast waiting messages are delivered when many are due at once. While clients send nothing, messages are
+delivered as fast as the log accepts them. Otherwise only one small batch is in flight at a time, because
 every send waits for all that was appended before it.
 
 Measured on two cores with 100,000 timers due in one second and a producer of 1,000 messages a second: with
@@ -17,28 +17,32 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.runtime.cooperative import PAUSE_S
 
 BATCH_BYTES = 256 * 1024
-"""Bytes of the entries of a batch: what fits into the cache of a core until it is sent costs the least."""
+"""Limit, in bytes, of the entries of a batch. A batch of this size still is in the cache of a core when it is
+sent, which costs the least."""
 SHARED_BATCH_BYTES = 128 * 1024
-"""Bytes of the entries of a batch while others send as well: about 1 ms of the leader's loop."""
+"""Limit, in bytes, of the entries of a batch while clients send as well. Such a batch takes about 1 ms of the
+leader's loop."""
 UNDERWAY_BYTES = 8 * 1024 * 1024
-"""Bytes of batches that are not applied yet; at this limit the next batch waits. While others send, it waits
-for every batch before it."""
+"""Limit, in bytes, of the batches that are not applied yet; at this limit the next batch waits. While clients
+send, the next batch waits until all batches before it are applied."""
 SHARED_S = 1.0
-"""Seconds without an answer that waits for its commit, after which it is assumed that nobody else sends."""
+"""Clients are assumed to send nothing if for so many seconds no answer waited for its commit."""
 
 
 class DeliveryPace:
-    """The pace of one service, while its node leads."""
+    """Decides when one service may append its next batch, and how large the batch may be, while its node
+    leads."""
 
     def __init__(self, committed: Sized, applied: Callable[[], int]) -> None:
-        """`committed`: answers that wait for their commit; `applied`: returns the index up to which the log
-        is applied."""
+        """`committed`: the answers that wait for the commit of their entries; `applied`: a function that
+        returns the index up to which the log is applied."""
         self._committed = committed
         self._applied = applied
         self._underway: deque[tuple[int, int]] = deque()
-        """Batches that are not applied yet: last index, bytes of messages."""
+        """Batches that are not applied yet, each as the index of its last entry and the bytes of its
+        messages."""
         self._others_at: float = -SHARED_S
-        """Loop time when an answer to a client last waited for its commit."""
+        """Loop time at which `_shared` last found answers to clients that wait for their commit."""
 
     def clear(self) -> None:
         """A new term begins: no batch is in flight."""
@@ -46,7 +50,7 @@ class DeliveryPace:
 
     @property
     def waits(self) -> bool:
-        """Whether a batch was in flight at the last check."""
+        """Whether batches were in flight when `full` was last computed, or were added since then."""
         return bool(self._underway)
 
     @property
@@ -60,13 +64,13 @@ class DeliveryPace:
         return size >= (1 if self._shared() else UNDERWAY_BYTES)
 
     def room(self, writer: CommitLogWriter) -> int:
-        """Most bytes of the next batch."""
+        """Return the largest size, in bytes, of the next batch."""
         return min(writer.max_batch, SHARED_BATCH_BYTES if self._shared() else BATCH_BYTES)
 
     @property
     def between_s(self) -> float:
-        """Seconds before the next batch of the same queue. While others send, they get a turn, and other
-        queues go first."""
+        """Seconds to pause before the next batch of the same queue. While clients send, the pause lets the
+        loop serve them and the other queues first."""
         return PAUSE_S if self._shared() else 0.0
 
     def added(self, index: int, size: int) -> None:
@@ -74,7 +78,7 @@ class DeliveryPace:
         self._underway.append((index, size))
 
     def _shared(self) -> bool:
-        """Whether others send as well."""
+        """Whether clients send messages too, as far as the answers that wait for their commit show."""
         loop_s = asyncio.get_running_loop().time()
         if len(self._committed):
             self._others_at = loop_s

@@ -1,8 +1,8 @@
 """Waiting messages that retention must not remove.
 
-A message with a delay level or a time of its own was acknowledged, so it must be delivered, however old its
-segment is, and however full the disk. Each replica decides from what it has applied itself: it may keep more,
-never less.
+A message that waits for its delay level or its own delivery time was acknowledged. So it must be delivered,
+however old its segment is, and however full the disk. Each replica decides by the entries that it has applied
+itself. A replica that is behind keeps more than the leader, never less.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dledger.formats.timers import TIMER_TOPIC
 
 
 class KeptMessages:
-    """The waiting messages of one broker."""
+    """Finds the oldest waiting message of one broker."""
 
     def __init__(self, store: MessageStore, reader: Reader) -> None:
         self._store = store
         self._reader = reader
 
     async def first(self) -> int | None:
-        """Log offset of the entry of the first waiting message; None if none waits. OSError if the queue
-        cannot be read."""
+        """Return the log offset of the oldest entry with a waiting message, or None if no message waits.
+        Raises OSError if the ConsumeQueue cannot be read."""
         delays, timers = self._store.state[DELAYS].rows, self._store.state[TIMERS].rows
         heads = [(SCHEDULE_TOPIC, level - 1, row.next) for level, row in delays.items()]
         if timers:

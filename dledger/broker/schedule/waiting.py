@@ -16,11 +16,13 @@ def wait_in(
     level: int,
     levels: int,
 ) -> tuple[TopicSlot, int]:
-    """The queue of this level, or of the last of `levels`. The real topic and queue are added to
-    `properties`. RemotingError 14 while a voter does not know delays.
+    """Return the topic slot and the queue id in which a message of this level waits. A level above `levels`,
+    the number of levels, counts as the last level. The real topic and queue are added to `properties`. Raises
+    RemotingError with code 14 SERVICE_NOT_AVAILABLE while a voter runs a program that does not know delays.
 
-    The first message of a level records in the log that the level exists: from then on delays may be written
-    whichever members are connected."""
+    The first message of a level records in the log that the level exists. From then on delays may be written
+    whichever members are connected.
+    """
     writer.check_versions(DelayProgress.operation)
     level = min(level, levels)
     if writer.pending[DELAYS].rows.get(level) is None:

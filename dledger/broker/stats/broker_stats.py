@@ -1,4 +1,4 @@
-"""The table of statistics of one leadership (BrokerStatsManager)."""
+"""The table of all statistics that a broker counts during one leadership (BrokerStatsManager)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.env import Env
 
 MAX_KEYS = 20_000
-"""Keys of one statistic. Further topics and groups are not counted (`statsNotCounted`); a further group is
-counted as soon as another one was idle for a day. At 1.2 KB of samples each, all statistics together stay
-below 150 MB."""
+"""Largest number of keys of one statistic. Topics and groups beyond it are not counted (`statsNotCounted`).
+There is room for a further group as soon as a counted group was idle for a day. A key takes 1.2 KB of
+samples, so all statistics together stay below 150 MB."""
 IDLE_TICKS = DAY.every_ticks * DAY.samples
-"""Ticks without growth after which a key is forgotten: no window contains it any longer."""
+"""Number of ticks without growth after which a key is forgotten: no window contains its growth any longer."""
 DAY_MS = 24 * 3600 * 1000
 LOGGED = {MINUTE: "Minute", HOUR: "Hour", DAY: "Day"}
-"""Windows that are logged when they end, with RocketMQ's words for them."""
+"""Windows whose statistics are logged at the end of each window, with RocketMQ's word for the window."""
 MAX_LOGGED = 200
-"""At most this many lines are logged for one statistic and window: those of the keys with the largest
-sums."""
+"""Largest number of lines that are logged for one statistic and window. The keys with the largest sums are
+logged."""
 SLICE = 500
-"""Items that are sampled before the loop turns to other work, about 1 ms."""
+"""Number of items that are sampled, in about 1 ms, before the loop turns to other work."""
 
 TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
@@ -45,25 +45,27 @@ NAMES = (
     BROKER_GET_FOUND,
     BROKER_GET_MISSED,
 )
-"""RocketMQ's names of the statistics. The last two are for numbers that its StoreStatsService counts without
-a name."""
+"""RocketMQ's names of the statistics. RocketMQ has no names for BROKER_GET_FOUND and BROKER_GET_MISSED; its
+StoreStatsService counts both numbers without one."""
 _OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 _FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
-"""Statistics whose items may be forgotten: no other object refers to them."""
+"""Statistics whose items are forgotten after `IDLE_TICKS`. This is safe because no other object refers to
+these items."""
 
 
 class BrokerStats(LeaderService):
     """Statistics by name and key, sampled while this node leads. They start at zero with each leadership."""
 
     def __init__(self, env: Env, cluster_name: str, totals: Callable[[], tuple[int, int]]) -> None:
-        """`totals`: returns how many messages were received and given out since this node started."""
+        """`totals`: a function that returns how many messages were received and how many were delivered since
+        this node started."""
         self._wall = env.wall
         self._log = env.log.child("stats")
         self._cluster = cluster_name
         self._totals = totals
         self._day = self._today()
         self.morning: tuple[int, int] = (0, 0)
-        """`totals` at the beginning of the day, in UTC."""
+        """What `totals` returned at the beginning of the day (UTC)."""
         self.yesterday_morning: tuple[int, int] = (0, 0)
         self._writer: CommitLogWriter | None = None
         self._clear(0)
@@ -74,13 +76,13 @@ class BrokerStats(LeaderService):
     def _clear(self, now_ms: int) -> None:
         self._tick = 0
         self.not_counted: int = 0
-        """Keys that were not counted, because there was no room."""
+        """How many times a count was added to no key, because its statistic had no room for another key."""
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
         self._puts: dict[str, Puts] = {}
         self.longest_get_ms: int = 0
         """The longest time to read the messages of a pull, in ms."""
         self._spare = StatsItem(now_ms)
-        """Counts everything that has no room, without a key."""
+        """Takes the counts for which there is no room under a key of their own. It is never shown."""
         self.puts_of_broker: StatsItem = StatsItem(now_ms)
         self.gets_of_broker: StatsItem = StatsItem(now_ms)
         self.found: StatsItem = StatsItem(now_ms)
@@ -93,7 +95,8 @@ class BrokerStats(LeaderService):
     # -- counting -------------------------------------------------------------------------------------
 
     def puts(self, topic: str) -> Puts:
-        """The counters of a topic, to be used as long as the writer of one leadership."""
+        """Return the counters of the messages sent to a topic. They are valid as long as the writer of this
+        leadership."""
         self._item(TOPIC_PUT_NUMS, topic)
         self._item(TOPIC_PUT_SIZE, topic)
         puts = Puts()
@@ -102,7 +105,8 @@ class BrokerStats(LeaderService):
         return puts
 
     def got(self, group: str, topic: str, queue_id: int, count: int, size: int, took_ms: int) -> None:
-        """A pull was answered with `count` messages; reading them took `took_ms`."""
+        """Count a pull that was answered with `count` messages of `size` bytes in all; reading them took
+        `took_ms`."""
         if not count:
             self.missed.add(1)
             return
@@ -121,23 +125,23 @@ class BrokerStats(LeaderService):
         return sum(one.messages for one in puts), sum(one.size for one in puts)
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer of the group sent a message back."""
+        """Count a message that a consumer of the group sent back, to be retried later."""
         self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem | None:
-        """One statistic; None if nothing was counted."""
+        """Return one statistic, or None if nothing was counted under this key."""
         self._count_puts()
         if name in _OF_TOPICS:
             self._count_topic(key)
         return self._items.get(name, {}).get(key)
 
     def consume_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group got from a topic, over one minute (tpsGroupGetNums)."""
+        """Messages a second that a group received from a topic, over one minute (tpsGroupGetNums)."""
         item = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
 
     def put_tps(self, topic: str) -> float:
-        """Messages a second that a topic got, over one minute (tpsTopicPutNums)."""
+        """Messages a second that were sent to a topic, over one minute (tpsTopicPutNums)."""
         item = self.item(TOPIC_PUT_NUMS, topic)
         return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
 
@@ -147,7 +151,8 @@ class BrokerStats(LeaderService):
         return now_ms()
 
     def rates(self, *items: StatsItem) -> str:
-        """The sums of the rates over 10 s, 1 min and 10 min, as 28 GET_BROKER_RUNTIME_INFO shows them."""
+        """Return three rates a second, as 28 GET_BROKER_RUNTIME_INFO shows them: over the last 10 s, 1 min
+        and 10 min. Each is the sum of the rates of all `items`."""
         self._count_puts()
         now = now_ms()
         rates = (
@@ -158,20 +163,21 @@ class BrokerStats(LeaderService):
         return " ".join(f"{rate:g}" for rate in rates)
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic is about to be deleted: forget its counters, so that a new topic of that name starts at
-        zero. Statistics by topic and group are forgotten after an idle day."""
+        """Forget the counters of a topic that is about to be deleted, so that a new topic of the same name
+        starts at zero. Statistics by topic and group are not forgotten here; they disappear after a day
+        without growth."""
         if kind == "topic":
             self._puts.pop(name, None)
             for statistic in _OF_TOPICS:
                 self._items[statistic].pop(name, None)
 
     def _count_puts(self) -> None:
-        """Take over the number of messages that the writer counts anyway."""
+        """Copy the number of messages that the writer has counted into `puts_of_broker`."""
         if self._writer is not None:
             self.puts_of_broker.value = self.puts_of_broker.times = self._writer.messages
 
     def _count_topic(self, topic: str) -> None:
-        """Take over what was counted for a topic on the hot path."""
+        """Copy the counters of a topic (`Puts`, filled on the hot path) into the items of the topic."""
         puts = self._puts.get(topic)
         if puts is not None:
             messages, size = (self._items[name][topic] for name in _OF_TOPICS)
@@ -197,7 +203,7 @@ class BrokerStats(LeaderService):
         self._writer = writer
 
     def end(self, reason: str) -> None:
-        """Stop counting. The numbers stay until this node leads again."""
+        """Stop counting. The numbers stay visible until this node leads again."""
         self._writer = None
 
     async def run(self) -> None:
@@ -227,7 +233,7 @@ class BrokerStats(LeaderService):
                     await self._tell(window, word)
 
     async def _tell(self, window: Window, word: str) -> None:
-        """Log the statistics of a window, as RocketMQ does in its `stats.log`."""
+        """Log the statistics of a window that ends, as RocketMQ does in its `stats.log`."""
         now = now_ms()
         for name in NAMES:
             items = list(self._items[name].items())

@@ -10,7 +10,7 @@ from dledger.broker.stats.stats_processor import StatsProcessor
 
 
 class StatsFeature(Feature):
-    """Statistics, and the offsets of topics and groups."""
+    """The statistics of the broker, and the requests that show them and the offsets of topics and groups."""
 
     def __init__(self, core: Core, offset: OffsetFeature, registrar: Registrar) -> None:
         self.processors = (StatsProcessor(core, offset.offsets, offset.pull_offsets, registrar),)

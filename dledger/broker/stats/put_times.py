@@ -20,18 +20,19 @@ _NAMES = (
     "[5~10s]",
     "[10s~]",
 )
-"""Names of RocketMQ; times below one millisecond are in the first."""
+"""RocketMQ's names of the time ranges. Times below one millisecond count in the first range."""
 
 
 class PutTimes:
-    """Numbers of answers by the time that they waited for their commit."""
+    """Counts the answers to sends by the time that they waited for their commit."""
 
     def __init__(self) -> None:
         self._counts = [0] * len(_NAMES)
         self.longest_ms: int = 0
 
     def add(self, answers: int, waited_s: float) -> None:
-        """Count answers; `waited_s`: how long the first of them waited."""
+        """Count a number of answers that were sent together. All count with `waited_s`, the time that the
+        first of them waited."""
         waited_ms = int(waited_s * 1000)
         self._counts[bisect_right(_FROM_MS, waited_ms) if waited_ms > 0 else 0] += answers
         if waited_ms > self.longest_ms:

@@ -1,7 +1,7 @@
 """Runtime information of a broker for mqadmin, the dashboard and the exporter (28 GET_BROKER_RUNTIME_INFO).
 
-Tools read RocketMQ's keys without checking that they exist, so all of them are present, even those that have
-no meaning here. The other keys are ours.
+Tools read RocketMQ's keys without checking that they exist. So all of these keys are present, even those that
+have no meaning for this broker. Keys that RocketMQ does not have are additions of this project.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _NO_POOLS = {
     "remainTransientStoreBufferNumbs": "2147483647",
     "startAcceptSendRequestTimeStamp": "0",
 }
-"""Figures of thread pools and buffers that do not exist here: the loop handles requests as they arrive, and
-no buffer lies between a message and the log (RocketMQ's never runs out, by its own figure). Two figures of
-the send queue are real: they show the sends that wait for their commit."""
+"""Values for RocketMQ's thread pools and buffers, which this broker does not have: the loop handles requests
+as they arrive, and no buffer lies between a message and the log. (The buffer of RocketMQ is shown with its
+largest value, so it never seems to run out.) Two values of the send queue, its size and the longest wait, are
+missing here because they are real: they show the sends that wait for their commit."""
 
 
 def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
-    """Values by key, except those that must be read from the device, and figures
-    (`dledger.broker.figures`)."""
+    """Return the values by key. The values that must be read from the device, and the figures
+    (`dledger.broker.figures`), are added elsewhere."""
     node, store, stats = core.node, core.store, core.stats
     status = node.status()
     today, yesterday = stats.morning, stats.yesterday_morning
@@ -77,7 +78,7 @@ def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
 
 
 def delay_progress(store: MessageStore) -> dict[str, str]:
-    """For each delay level in use: the next offset to deliver, and the end of its queue."""
+    """Return the next offset to deliver and the end of the queue, for each delay level in use."""
     found = {}
     for level, row in sorted(store.state[DELAYS].rows.items()):
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)

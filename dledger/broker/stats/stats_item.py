@@ -1,9 +1,9 @@
 """One statistic: a sum, and its values at points of the last minute, hour and day (StatsItem). Pure.
 
-A sample has three numbers: the time, the sum, and how many times the sum grew. A window keeps the samples of
-its whole length and one more. Unlike in RocketMQ, growth since the newest sample counts as well, and a window
-in which nothing happened keeps no samples. So 20,000 keys that were used once take little more room than
-their names.
+A sample has three numbers: the time, the sum, and how many times the sum grew. A window keeps samples for its
+whole length, and one sample before. There are two differences from RocketMQ. Growth since the newest sample
+counts as well. A window in which nothing happened keeps no samples, so 20,000 keys that were used once take
+little more room than their names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """A period: how often it is sampled, and how many samples it keeps."""
+    """A period over which growth is shown, with the ticks between two of its samples and the number of
+    samples that it keeps."""
 
     name: str
     every_ticks: int
@@ -28,14 +29,14 @@ HOUR = Window("statsHour", 60, 7)
 DAY = Window("statsDay", 360, 25)
 WINDOWS = (MINUTE, HOUR, DAY)
 MIN_ELAPSED_MS = 1000
-"""Least time over which a rate is computed, in ms: just after its beginning a window has no useful rate
-yet."""
+"""Shortest time, in ms, by which a sum is divided to get its rate. Just after a window begins, a shorter time
+would give a useless rate."""
 _WIDTH = 3
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was counted in one window. `tps`: `total` per second; `average`: `total` per call."""
+    """The growth of a sum in one window. `tps`: `total` per second; `average`: `total` per call."""
 
     total: int = 0
     tps: float = 0.0
@@ -43,7 +44,7 @@ class Snapshot:
 
 
 class StatsItem:
-    """A sum with its samples. `add` is the hot path: two additions."""
+    """A sum with its samples. `add` is on the hot path and costs two additions."""
 
     __slots__ = ("_sampled", "_windows", "times", "used", "value")
 
@@ -51,9 +52,9 @@ class StatsItem:
         self.value: int = 0
         self.times: int = 0
         self.used: int = 0
-        """Tick in which it last grew, as `sample` found."""
+        """Tick in which `sample` last found that the sum had grown."""
         self._sampled: list[tuple[int, int, int]] = [(now_ms, 0, 0)] * len(WINDOWS)
-        """The newest sample of each window, kept or not."""
+        """The newest sample of each window, even if the window keeps no samples."""
         self._windows: list[array[int] | None] = [None] * len(WINDOWS)
 
     def add(self, value: int, times: int = 1) -> None:
@@ -81,14 +82,14 @@ class StatsItem:
                     self._windows[number] = None
 
     def over(self, window: Window, now_ms: int) -> Snapshot:
-        """The growth within a window that ends now."""
+        """Return the growth within a window that ends now."""
         number = WINDOWS.index(window)
         kept = self._windows[number]
         first = self._sampled[number] if kept is None else (kept[0], kept[1], kept[2])
         return self._since(first, now_ms)
 
     def lately(self, window: Window, now_ms: int) -> Snapshot:
-        """The growth since the last sample but one of a window."""
+        """Return the growth since the second newest sample of a window: the last one to two intervals."""
         number = WINDOWS.index(window)
         kept = self._windows[number]
         if kept is None:
@@ -112,4 +113,5 @@ class Puts:
         self.size: int = 0
         """Bytes of the records."""
         self.batched: int = 0
-        """Messages beyond the first of their batch: a batch counts as one call."""
+        """Messages of batches, without the first message of each batch, because a batch counts as one
+        call."""

@@ -1,7 +1,10 @@
-"""Statistics, and the offsets of topics and groups: 43, 202, 208, 303, 315, 317 (AdminBrokerProcessor).
+"""Statistics, and the offsets of topics and groups (AdminBrokerProcessor): 43 GET_ALL_CONSUMER_OFFSET, 202
+GET_TOPIC_STATS_INFO, 208 GET_CONSUME_STATS, 303 QUERY_CONSUME_TIME_SPAN, 315 VIEW_BROKER_STATS_DATA and 317
+GET_BROKER_CONSUME_STATS.
 
-All codes except 43 read the applied state of the leader. A table of many queues is made a slice at a time, so
-that the loop can do other work in between; its rows are then not from one moment, as in RocketMQ.
+Any broker answers 43; only the leader answers the others. Code 315 shows what the leader counted itself; the
+others read the applied state. A table of many queues is built in steps, so that the loop can do other work in
+between. Its rows can therefore show different moments, as they can in RocketMQ.
 """
 
 from __future__ import annotations
@@ -35,19 +38,20 @@ from dledger.runtime.files import Buffer
 APPLIED = "applied index of the leader"
 OWN = "counters in the memory of the leader, since it became leader"
 MAX_ROWS = 50_000
-"""Queues of groups in one answer, about 10 MB; a larger answer is refused."""
+"""Largest number of rows in one answer, about 10 MB. A row is one queue with the offset of one group. A
+larger answer is refused."""
 MAX_OFFSETS = 500_000
-"""Offsets in one answer, about 10 MB; a larger answer is refused."""
+"""Largest number of offsets in one answer, about 10 MB. A larger answer is refused."""
 OFFSETS_SLICE = 1000
-"""Offsets that are encoded before the loop turns to other work, about 2 ms."""
+"""Number of offsets that are encoded, in about 2 ms, before the loop turns to other work."""
 SLICE = 200
-"""Queues that are examined before the loop turns to other work, about 2 ms."""
+"""Number of queues that are examined, in about 2 ms, before the loop turns to other work."""
 MAX_TOPICS_ASKED = 1000
-"""Topics that one request may name; with more it is refused."""
+"""Largest number of topics that one request may name. A request that names more is refused."""
 
 
 class StatsProcessor:
-    """Handlers of the codes that show statistics, and the offsets of topics and groups."""
+    """Handlers of the requests that show statistics, and the offsets of topics and groups."""
 
     def __init__(
         self, core: Core, offsets: PendingOffsets, pull_offsets: PullOffsets, registrar: Registrar
@@ -122,9 +126,9 @@ class StatsProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("consumerGroup",)),
     )
     def group(self, call: LeaderCall[ConsumeStatsHeader]) -> None:
-        """The offsets of a group in the queues of its topics, or of the named topics. They include all that
-        the group reported before; the answer waits until that is in the log, at most the time between two
-        flushes."""
+        """Show the offsets of a group in the queues of its topics, or of the named topics. Offsets that the
+        group reported before this request are included. So the answer waits until they are in the log, at
+        most the time between two flushes of offsets."""
         header, name = call.header, call.header.consumerGroup
         named = [topic for topic in (header.topicList or "").split(";") if topic]
         if len(named) > MAX_TOPICS_ASKED:
@@ -159,7 +163,7 @@ class StatsProcessor:
         does=actions.SHOWN,
     )
     def all_groups(self, call: LeaderCall[BrokerConsumeStatsHeader]) -> None:
-        """The offsets of all groups, or only in ordered topics."""
+        """Show the offsets of all groups in all topics, or only in ordered topics."""
         ordered = call.header.isOrder
 
         async def answer() -> None:
@@ -239,8 +243,8 @@ class StatsProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def time_span(self, call: LeaderCall[ConsumeTimeSpanHeader]) -> None:
-        """For each queue, the store times of the first message, of the last one, and of the last one that the
-        group consumed."""
+        """Show three store times for each queue: of the first message, of the last message, and of the last
+        message that the group consumed."""
         config, group = self._topic(call, call.header.topic), call.header.group
 
         async def answer() -> None:
@@ -282,8 +286,8 @@ class StatsProcessor:
         *,
         named: bool = False,
     ) -> AsyncIterator[TopicConfig]:
-        """Topics that exist. Topics that the group does not subscribe to any longer are left out if its
-        members are known and the topics are not `named`."""
+        """Yield the topics that exist. If the topics are not `named` and the members of the group are known,
+        topics that the group no longer subscribes to are left out."""
         members = self._clients.consumers.get(group)
         wanted = None if named or members is None else members.subscriptions
         for name in topics:
@@ -293,7 +297,7 @@ class StatsProcessor:
                 yield config
 
     def _queue_keys(self, config: TopicConfig, queues: int) -> Iterable[bytes]:
-        """Each queue, encoded as the key of a map."""
+        """Yield each queue, encoded as the key of a JSON map."""
         broker = msgspec.json.encode(self._settings.now.broker_name)
         topic = msgspec.json.encode(config.name)
         for number in range(queues):
@@ -302,8 +306,9 @@ class StatsProcessor:
     async def _rows(
         self, group: str, config: TopicConfig, queues: int, pace: Pace
     ) -> AsyncIterator[tuple[bytes, int, int]]:
-        """For each queue of a topic: the row of a group's offset, how far the group is behind, and how many
-        messages its consumers hold."""
+        """Yield three values for each queue of a topic: the JSON row with the offset of a group, how many
+        messages the group is behind, and how many messages its consumers have pulled and not yet
+        acknowledged."""
         for number, key in enumerate(self._queue_keys(config, queues)):
             await pace.step()
             end = self._store.queues.range_of(config.name, number)[1]
@@ -318,12 +323,12 @@ class StatsProcessor:
             )
 
     async def _stored(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message in ms; -1 if it does not exist."""
+        """Return the store time of a message in ms, or -1 if the message does not exist."""
         return await self._reader.store_time(topic, queue_id, offset)
 
 
 def queues_of(config: TopicConfig) -> int:
-    """Number of queues of a topic, the larger one of those for reading and for writing."""
+    """Return the number of queues of a topic: the larger one of its numbers for reading and for writing."""
     return max(config.read_queues, config.write_queues)
 
 

@@ -1,7 +1,8 @@
-"""`config/*.json` below the store: the tables of the replicated state in the files that RocketMQ has.
+"""Exports of tables of the replicated state to `config/*.json` below the store, as RocketMQ writes these
+files.
 
-They are exports for tools and people. The broker never reads them, and deleting them loses nothing
-(architecture rule 1). Each member writes its own files from what it has applied, when that has changed.
+The files are for tools and people. The broker never reads them, and deleting them loses nothing (architecture
+rule 1). Each member writes its own files from the state that it has applied, when that state has changed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from dledger.runtime.workers import Lane
 
 CONFIG_DIR = "config"
 SLICE = 1000
-"""Rows that are encoded before the loop turns to other work, about 2 ms."""
+"""Number of rows that are encoded, in about 2 ms, before the loop turns to other work."""
 SHARE = 0.05
-"""Share of the time that exports may take: a million consumer offsets take seconds."""
+"""Largest share of the time that exports may take. A million consumer offsets take seconds."""
 
 
 class ConfigExport:
@@ -43,7 +44,8 @@ class ConfigExport:
         version: Callable[[], DataVersion],
         interval_s: Callable[[], float],
     ) -> None:
-        """`interval_s`: returns the seconds between two looks; 0 turns exports off."""
+        """`interval_s`: a function that returns the seconds between two checks for changes; 0 turns exports
+        off."""
         self._env = env
         self._directory = f"{root}/{CONFIG_DIR}"
         self._store = store
@@ -52,13 +54,13 @@ class ConfigExport:
         self._interval_s = interval_s
         self._applied = -1
         self._written: dict[str, int] = {}
-        """CRC of the content of each file, without its version."""
+        """Maps the name of a file to the CRC of its content. The content does not include the version."""
         self._told = False
         self.exports: int = 0
-        """Files written since start."""
+        """Number of files written since start."""
 
     async def run(self) -> None:
-        """Export changed tables at intervals, until cancelled. While the disk is full, it tries again;
+        """Export changed tables at intervals, until cancelled. Retries while the disk is full. Raises
         NodeFailed for any other error of the disk."""
         loop = asyncio.get_running_loop()
         while True:
@@ -79,7 +81,7 @@ class ConfigExport:
             await asyncio.sleep((loop.time() - began) * (1 / SHARE - 1))
 
     async def export(self) -> None:
-        """Write the files whose content changed."""
+        """Write the files whose content has changed since they were last written."""
         applied = self._store.applied_index
         await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self._directory)
         await self._table.prepare()

@@ -1,9 +1,9 @@
 """ConsumeQueue: the log position of each message of a queue (store/ConsumeQueue; formats.consume_queue).
 
-The newest units are in memory (`tail`); a worker writes all of them to files of 300,000 units. The files
-contain nothing that is not in the log. After a crash they are cut to the bounds in the snapshot and filled
-again by replay, so they are fsynced only before a snapshot that relies on them. They are opened for each use,
-so that ten thousand queues need no open files.
+A unit of a ConsumeQueue describes one message in 20 bytes. The newest units are in memory (`tail`); a worker
+writes all units to files of 300,000 units. The files contain nothing that is not in the log. After a crash
+the files are cut to the bounds in the snapshot and filled again by replay. So they are fsynced only before a
+snapshot that relies on them. A file is opened for each use, so that ten thousand queues need no open files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class PendingWrite:
 
 
 class ConsumeQueue:
-    """One queue in memory. Lives on the event loop; workers get bytes (`PendingWrite`).
+    """One ConsumeQueue in memory. Only the event loop uses it; workers get copies of its bytes
+    (`PendingWrite`).
 
     The hot path of `store.dispatch` appends to `tail` and moves `bounds.next` itself.
     """
@@ -53,30 +54,31 @@ class ConsumeQueue:
         self.tail_start: int = bounds.next
         """Queue offset of the first unit in `tail`; older units are only in files."""
         self.flushed: int = bounds.next
-        """Units below this offset are in files (at least in the page cache)."""
+        """Queue offset below which all units are in files, at least in the page cache."""
         self.synced: int = bounds.next
-        """Units below this offset are in files and fsynced."""
+        """Queue offset below which all units are in files and fsynced."""
         self.directory_made: bool = False
-        """Whether the directory is known to exist."""
+        """Whether the directory of the queue is known to exist."""
         self.names_synced: bool = False
-        """Whether the names of the files so far are known to be durable."""
+        """Whether the names of all files that the queue has had so far are known to be durable."""
 
     def append(self, position: int, size: int, tags_code: int) -> None:
-        """Add the unit of message `bounds.next`."""
+        """Add the unit of the message at offset `bounds.next`."""
         if self.bounds.next == 0:
             self.bounds.first_position = position
         self.tail += UNIT.pack(position, size, tags_code)
         self.bounds.next += 1
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
-        """Up to `count` units from `offset`; None if they begin before those in memory."""
+        """Return up to `count` units from `offset` on, or None if the unit at `offset` is no longer in
+        memory."""
         start = (offset - self.tail_start) * UNIT_SIZE
         if start < 0:
             return None
         return bytes(self.tail[start : start + count * UNIT_SIZE])
 
     def pending_write(self, root: str) -> PendingWrite | None:
-        """The units that are not in files yet; None if there are none."""
+        """Return the units that are not in files yet, or None if all units are in files."""
         last = self.bounds.next
         if self.flushed == last:
             return None
@@ -84,7 +86,7 @@ class ConsumeQueue:
         return PendingWrite(self, queue_dir(root, self.topic, self.queue_id), self.flushed, last, data)
 
     def trim(self, keep_units: int) -> None:
-        """Drop from memory units that are in files, except the newest `keep_units`."""
+        """Drop units from memory that are in files, except the newest `keep_units` units of the queue."""
         start = min(self.flushed, self.bounds.next - keep_units)
         if start > self.tail_start:
             del self.tail[: (start - self.tail_start) * UNIT_SIZE]
@@ -92,7 +94,7 @@ class ConsumeQueue:
 
 
 class QueueTable:
-    """All queues of a store, found by the raw topic of a record or by name."""
+    """All queues of a store, found by the raw topic of a record or by the name of the topic."""
 
     def __init__(self, state: ReplicatedState) -> None:
         self._state = state
@@ -103,17 +105,19 @@ class QueueTable:
                 self.create(topic.encode(), queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue; None if it never had a message or a reader."""
+        """Return the queue, or None if no message of it was ever applied."""
         queues = self.by_raw_topic.get(topic.encode())
         return None if queues is None else queues.get(queue_id)
 
     def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Offset of a queue's first message, and of the next one; zeros if there is no such queue."""
+        """Return the offset of a queue's first message, and the offset that its next message will have. Both
+        are 0 if there is no such queue."""
         queue = self.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
 
     def create(self, raw_topic: bytes, queue_id: int) -> ConsumeQueue:
-        """Find or create a queue. UnicodeDecodeError if the topic is not UTF-8."""
+        """Return a queue, which is created if it does not exist. Raises UnicodeDecodeError if the topic is
+        not UTF-8."""
         queues = self.by_raw_topic.get(raw_topic)
         if queues is None:
             raw_topic.decode()  # before the table changes
@@ -126,12 +130,12 @@ class QueueTable:
         return queue
 
     def drop(self, topic: str) -> None:
-        """A topic is deleted: remove its queues. Code that still refers to one of them has a queue that is
-        not in the table."""
+        """Remove the queues of a topic, which was deleted. A reader that still uses one of these objects can
+        notice it: `get` no longer returns that object."""
         self.count -= len(self.by_raw_topic.pop(topic.encode(), ()))
 
     def all(self) -> list[ConsumeQueue]:
-        """Every queue, in order of creation."""
+        """All queues, in order of creation within each topic."""
         return [queue for queues in self.by_raw_topic.values() for queue in queues.values()]
 
 
@@ -139,20 +143,21 @@ class QueueTable:
 
 
 def queue_dir(root: str, topic: str, queue_id: int) -> str:
-    """Directory of one queue; `root` is `<storePathRootDir>/consumequeue`."""
+    """Return the directory of one queue; `root` is `<storePathRootDir>/consumequeue`."""
     return f"{root}/{topic}/{queue_id}"
 
 
 def make_directories(files: Files, paths: list[str]) -> None:
-    """Make directories of queues and of their topics. May be repeated after a failure. Their names are made
-    durable later, before a snapshot relies on them: syncing each here would take 40 s for ten thousand
-    queues."""
+    """Make directories of queues and of their topics. The call can be repeated after a failure. It does not
+    sync the names of the directories, which would take 40 s for ten thousand queues. The names are made
+    durable later, before a snapshot relies on them."""
     for path in paths:
         files.mkdir(path, sync=False)
 
 
 def write_units(files: Files, writes: list[PendingWrite]) -> None:
-    """Write units to the page cache, at the places that their offsets give. The directories must exist."""
+    """Write units to the page cache. The queue offset of a unit determines its file and its place in the
+    file. The directories must exist."""
     for write in writes:
         for path, at, data in _pieces(write):
             file = files.open(path, create=True)
@@ -163,7 +168,8 @@ def write_units(files: Files, writes: list[PendingWrite]) -> None:
 
 
 def start_writeback(files: Files, ranges: list[tuple[str, int, int]]) -> None:
-    """Have the system begin to write these (path, length, offset) to the device."""
+    """Make the system begin to write these ranges of files (path, length, offset) to the device, without
+    waiting."""
     for path, length, offset in ranges:
         file = files.open(path)
         try:
@@ -182,7 +188,8 @@ def sync_file(files: Files, path: str) -> None:
 
 
 def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
-    """Up to `count` units from `offset`, not beyond the end of a file; empty if there are none."""
+    """Return up to `count` units from `offset` on, all from one file. Returns no bytes if there are no such
+    units."""
     at = offset * UNIT_SIZE
     start = at - at % FILE_SIZE
     path = f"{directory}/{segment_name(start)}"
@@ -200,7 +207,8 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
 
 
 def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
-    """For each (directory of a queue, offset), remove the files that hold only units below the offset."""
+    """Remove the files that hold only old units. `queues` has pairs of the directory of a queue and an
+    offset; the units below the offset are old."""
     for directory, offset in queues:
         for name in files.listdir(directory):
             start = parse_segment_name(name)
@@ -209,7 +217,8 @@ def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
 
 
 def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
-    """Remove units at and above `bounds.next`. Returns False if the files hold less than the bounds say."""
+    """Remove the units at and above `bounds.next`. Returns False if the files hold fewer units than the
+    bounds say."""
     end = bounds.next * UNIT_SIZE
     covered = 0
     for name in files.listdir(directory):
@@ -241,7 +250,8 @@ def _pieces(write: PendingWrite) -> list[tuple[str, int, bytes]]:
 
 
 def file_ranges(directory: str, first: int, last: int) -> list[tuple[str, int, int]]:
-    """The places of units [first, last): paths, each with a length and an offset in bytes."""
+    """Return where the units [first, last) are in the files: for each file the path, the length and the
+    offset in bytes."""
     ranges = []
     for start in _file_starts(first, last):
         low = max(first * UNIT_SIZE, start)

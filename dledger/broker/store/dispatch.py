@@ -1,9 +1,9 @@
 """Applies committed entries to queues and state (ReputMessageService, CommitLogDispatcher).
 
-A chunk is processed in one pass: message entries become units of ConsumeQueues, SYSTEM entries change the
-replicated state. Queues that got messages are reported once per chunk, so that readers are woken per batch,
-not per message. Only entries that are committed and durable here are passed in, so S21 holds for all derived
-data.
+A chunk is a row of entries of the log. It is processed in one pass: message entries become units of
+ConsumeQueues, and SYSTEM entries change the replicated state. Queues that got messages are reported once per
+chunk, so that readers are woken once for many messages. The node passes only entries that are committed, and
+durable on this node. So rule S21 of safety.md holds for all derived data.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
 _ENTRY = struct.Struct(">4xi24xI")
-"""Fields of an entry's header: size, channel."""
+"""Fields of an entry's header that are needed: size and channel."""
 _RECORD = struct.Struct(">4xi4xi4xq8xi8x8xq8x4x8xi")
-"""Fields of a record's fixed part: magic, queue id, queue offset, sysFlag, store time, body length."""
+"""Fields of a record's fixed part that are needed: magic, queue id, queue offset, sysFlag, store time and
+body length."""
 _TAGS = TAGS.encode()
 _TAGS_NEEDLE = _TAGS + b"\x01"
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 MAX_CACHED_TAGS = 4096
-"""Tag texts whose hash code is cached; at the limit the cache is emptied."""
+"""Largest number of tag texts whose hash code is cached. At this limit the cache is emptied."""
 
 
 class Dispatcher:
-    """Applies chunks to a state and its queues."""
+    """Applies chunks of the log to a replicated state and its queues."""
 
     def __init__(self, state: ReplicatedState, queues: QueueTable) -> None:
         self._state = state
@@ -57,7 +58,7 @@ class Dispatcher:
         self.applied_end: int = 0
         """Log offset behind the last applied entry: nothing at or above it is visible to clients."""
         self.messages: int = 0
-        """Messages dispatched since start."""
+        """Number of messages that this object has applied to queues."""
         self.malformed: int = 0
         """Entries of kind MESSAGE without a valid message record; every node skips them (safety.md S13)."""
         self.system_ops: list[str] = []
@@ -67,8 +68,8 @@ class Dispatcher:
 
     def apply(self, chunk: Chunk) -> list[ConsumeQueue]:
         """Apply one chunk. Returns the queues that got messages, without duplicates, in order of their first
-        message. InvariantBroken for a message whose queue offset is not the next one (safety.md S13),
-        NodeFailed for an operation that only a newer program knows."""
+        message. Raises InvariantBroken if the queue offset of a message is not the next one of its queue
+        (safety.md S13). Raises NodeFailed if only a newer program knows an operation."""
         if chunk.first_index <= self.applied_index:
             raise InvariantBroken(f"entry {chunk.first_index} applied twice (at {self.applied_index})")
         data = bytes(chunk.data)  # one copy; cheaper than many small slices of a view
@@ -160,8 +161,8 @@ class Dispatcher:
         return queue
 
     def _wide_message(self, data: bytes, at: int, size: int, position: int) -> ConsumeQueue | None:
-        """Apply a record in a form that we do not write ourselves: version 2, or IPv6 hosts (a store of
-        Apache RocketMQ)."""
+        """Apply a record in a form that brokers of this project do not write: version 2, or with IPv6 hosts.
+        Such records come from a store of Apache RocketMQ."""
         try:
             record = decode_record(data[at + HEADER_SIZE : at + size], with_body=False)
         except CorruptRecord:

@@ -14,7 +14,7 @@ from dledger.broker.topic.topic_table import TopicTable
 
 
 class StoreFeature(Feature):
-    """Queues, state and the index by key; exports of topics and offsets in RocketMQ's files."""
+    """Runs the store of queues and state, the index by key, and the exports of tables to RocketMQ's files."""
 
     def __init__(self, core: Core, index: IndexService, table: TopicTable, registrar: Registrar) -> None:
         self._store = core.store

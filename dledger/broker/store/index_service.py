@@ -1,10 +1,12 @@
-"""Messages by key (IndexService): follows the applied log with a short delay, and answers searches.
+"""Index of messages by key (IndexService). It follows the applied log with a short delay, and answers
+searches.
 
-It adds no work to the path of a message: workers read windows of the log again and turn them into units in
-`key_files`. So the index may be behind; a search waits until it contains everything that was applied when the
-search came. The whole index can be deleted: missing or damaged files, and those of another log, are rebuilt.
-The position from which it continues after a start is in `state/index`, because the files alone do not show
-how much of the log has no keys."""
+Storing a message is not slowed down by the index: workers read windows of the log again later, and write a
+unit for each key to the files of `key_files`. So the index may be behind. A search waits until the index
+contains everything that was applied when the search came. The whole index can be deleted: missing or damaged
+files, and files of another log, are rebuilt. The position from which indexing continues after a start is in
+`state/index`, because the files alone do not show how much of the log has no keys.
+"""
 
 from __future__ import annotations
 
@@ -32,35 +34,38 @@ from dledger.runtime.workers import Lane
 INDEX_DIR = "index"
 """Directory below `storePathRootDir`, as in RocketMQ."""
 PROGRESS_FILE = "index"
-"""File in the directory of the state that holds the position from which the index continues."""
+"""File in the directory of the state that holds the position from which indexing continues."""
 WINDOW = 4 << 20
-"""Bytes of the log that one job reads for keys, about 5 ms; more if one entry is larger."""
+"""Number of bytes of the log that one job reads for keys, in about 5 ms. A single entry that is larger is
+read as a whole."""
 PASS_INTERVAL_S = 1.0
-"""Seconds between two passes over newly applied entries: a job takes 2 ms, and 1 us for each message. A
+"""Seconds between two passes over newly applied entries. A job takes 2 ms, and 1 us more for each message. A
 waiting search starts a pass at once."""
 FLUSH_INTERVAL_S = 30.0
-"""Most seconds until slots and header of the newest file are written. After a crash, what was not written
-must be verified again."""
+"""Longest time, in seconds, until slots and header of the newest file are written. After a crash, keys that
+the written header does not cover are read from the log again."""
 ROLL_FLUSH_INTERVAL_S = 2.0
-"""Most seconds until slots and header are written after a segment was indexed completely: an audit expects
-the keys of complete segments."""
+"""Longest time, in seconds, until slots and header are written after a segment was indexed completely. It is
+short because an audit expects the keys of complete segments."""
 RETRY_S = 1.0
-"""Seconds until a retry after a full disk, or while the log waits for repair."""
+"""Seconds between two attempts while the disk is full, or while the log waits for repair."""
 CATCH_UP_S = 2.0
-"""Seconds that a search waits for the index to contain what was applied when it came."""
+"""Longest time, in seconds, that a search waits until the index contains everything that was applied when the
+search came."""
 MAX_WAITING = 1000
-"""Searches that wait at the same time; one more is refused because the index is behind."""
+"""Largest number of searches that wait at the same time. A further search is refused with `IndexBehind`."""
 
 
 class IndexBehind(Exception):
-    """The index does not contain everything that was applied; the text says how much is missing."""
+    """Raised if the index does not contain everything that was applied; the text says how many bytes of the
+    log are missing."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Positions of messages that may have the key, the newest first. `whole`: there are no others, except
-    beyond the number that was asked for. `last_ms`, `last_position`: of the newest message in the index, 0 if
-    there is none."""
+    """Result of a search: positions of messages that may have the key, the newest first. `whole`: False if
+    the search had to stop early, so that older messages with the key may be missing. `last_ms`,
+    `last_position`: store time and position of the newest message in the index, 0 if the index is empty."""
 
     positions: list[int]
     whole: bool
@@ -69,7 +74,8 @@ class Found:
 
 
 class IndexService:
-    """The index of one broker. It lives on the event loop; DISK workers read and write the files."""
+    """The index by key of one broker. Only the event loop uses the object; DISK workers read and write its
+    files."""
 
     def __init__(self, env: Env, root: str, store: MessageStore, log: LogReader) -> None:
         self._env = env
@@ -86,7 +92,7 @@ class IndexService:
         self._wanted = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._busy = asyncio.Lock()
-        """Held by passes, retention and rebuilding: only one of them changes files at a time."""
+        """Lock of passes, retention and rebuilding, so that only one of these changes files at a time."""
         self._told = ""
 
     @property
@@ -96,36 +102,36 @@ class IndexService:
 
     @property
     def files(self) -> tuple[KeyFile, ...]:
-        """The files, the oldest first."""
+        """The index files, the oldest first."""
         return tuple(self._files)
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that were applied and are not indexed yet."""
+        """Number of bytes of the log that were applied and are not indexed yet."""
         return self._store.dispatcher.applied_end - max(self.indexed, self._log.begin_pos, 0)
 
     # -- called by the broker -------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The log and the store are open: begin to index."""
+        """Begin to index: the log and the store are open."""
         self._ready.set()
 
     async def restored(self) -> None:
-        """The log was replaced: examine the files again, as at a start."""
+        """Examine the files again as at a start, because the log was replaced."""
         async with self._busy:
             self.indexed = -1
             self._wanted.set()
 
     async def log_begins(self) -> None:
-        """Retention moved the beginning of the log: remove files whose messages are all gone, except the
-        newest file."""
+        """Remove the files whose messages retention has removed from the log. The newest file always
+        stays."""
         async with self._busy:
             while len(self._files) > 1 and self._files[0].header.end_position < self._log.begin_pos:
                 await self._env.workers.run(Lane.DISK, self._env.files.unlink, self._files.pop(0).path)
 
     async def search(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> Found:
-        """Positions of messages of a topic that may have this key and were stored within [begin, end] (ms,
-        compared in whole seconds). IndexBehind while the index is behind."""
+        """Find messages of a topic that may have this key and were stored within [begin, end] (ms, compared
+        in whole seconds). Raises IndexBehind if the index does not catch up within `CATCH_UP_S`."""
         await self._caught_up(self._store.dispatcher.applied_end, CATCH_UP_S)
         targets = tuple(self._files)
         hashed = key_hash(topic, key)
@@ -138,9 +144,9 @@ class IndexService:
         )
 
     async def find(self, wanted: Sequence[tuple[str, str]], most: int, patience_s: float) -> list[list[int]]:
-        """For each (topic, key) the positions of messages that may have it, whenever they were stored: the
-        newest first, at most `most`. IndexBehind if the index does not contain within `patience_s` what is
-        applied now."""
+        """Return a list of positions for each pair (topic, key) of `wanted`: the messages that may have the
+        key, at most `most`, the newest first. Messages of any store time are found. Raises IndexBehind if the
+        index does not catch up within `patience_s` with what is applied now."""
         await self._caught_up(self._store.dispatcher.applied_end, patience_s)
         hashes = [key_hash(topic, key) for topic, key in wanted]
         return await self._env.workers.run(
@@ -166,8 +172,8 @@ class IndexService:
     # -- following the log ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow the log until cancelled. While the disk is full or data is damaged, it tries again;
-        NodeFailed for any other error."""
+        """Follow the log until cancelled. Retries while the disk is full or data of the log is damaged.
+        Raises NodeFailed for any other error of the disk."""
         if not self.enabled:
             return
         await self._ready.wait()
@@ -211,14 +217,15 @@ class IndexService:
             self._wanted.clear()
 
     async def close(self) -> None:
-        """Write everything that is only in memory, so that the next start has nothing to verify."""
+        """Write everything that is only in memory, so that the next start need not index it again."""
         if self.enabled and self.indexed >= 0:
             async with self._busy:
                 await self._flush()
                 await self._save()
 
     async def _step(self) -> bool:
-        """Index one window of what is applied. Returns whether there is more."""
+        """Index one window of the applied entries. Returns whether applied entries remain that are not
+        indexed."""
         if self.indexed < 0:
             await self._open()
         end = self._store.dispatcher.applied_end
@@ -237,7 +244,8 @@ class IndexService:
         return self.indexed < end
 
     async def _window(self, position: int, end: int) -> int:
-        """Index the entries that begin at a log offset. Returns the log offset at which to continue."""
+        """Index entries from log offset `position` on, up to `end` at most. Returns the log offset at which
+        to continue."""
         size = self._log.segment_size
         segment_end = position - position % size + size
         if segment_end - position < MIN_BLANK_SIZE:
@@ -293,7 +301,8 @@ class IndexService:
             full.heads = None  # searches read the file from now on
 
     def _name(self) -> str:
-        """A file name from the current time, later than that of the newest file."""
+        """Return a new file name made from the current time. It is always later than the name of the newest
+        file."""
         now = datetime.fromtimestamp(self._env.wall.now_ms() / 1000, UTC)
         name = _time_name(now)
         while self._files and name <= self._files[-1].name:
@@ -307,8 +316,8 @@ class IndexService:
             await self._env.workers.run(Lane.DISK, key_files.flush, self._env.files, self._files[-1])
 
     async def _save(self) -> None:
-        """Save the position at which to continue, with a list of the files, by which a missing file is
-        noticed."""
+        """Save the position at which to continue, and a list of the files. By this list the next start
+        notices a missing file."""
         await self._flush()
         now: dict[str, object] = {
             "position": self.indexed,
@@ -365,7 +374,8 @@ class IndexService:
             return {}
 
     def _missing(self, progress: dict[str, object], names: Sequence[str]) -> str:
-        """Which file is missing that should exist; empty if none is."""
+        """Return a text that names a missing file. The text is empty if all files that should exist do
+        exist."""
         for name, count, end in _listed(progress):
             if count > 1 and end >= self._log.begin_pos and name not in names:
                 return f"{self._root}/{name} is missing"
@@ -381,7 +391,8 @@ class IndexService:
         return found
 
     async def _verify(self, newest: KeyFile) -> None:
-        """Verify the units of the newest file, which was not made durable."""
+        """Verify the units of the newest file. Older files are made durable when they are full; the newest is
+        not."""
         run, files = self._env.workers.run, self._env.files
         newest.heads, newest.dirty = None, set()
         number, position = 1, newest.header.begin_position
@@ -389,8 +400,8 @@ class IndexService:
             number, position = await run(Lane.DISK, key_files.verify, files, newest, number, position)
 
     async def _check_end(self, file: KeyFile) -> None:
-        """Check that the last message of a file is in the log with that key, unless retention has removed
-        it."""
+        """Check that the last message of a file is in the log and has that key, unless retention has removed
+        the message."""
         end = file.header.end_position
         if file.header.count > 1 and end >= self._log.begin_pos:
             hashed = await self._env.workers.run(Lane.DISK, key_files.last_hash, self._env.files, file)
@@ -406,7 +417,7 @@ class IndexService:
         )
 
     async def _entry(self, position: int) -> bytes | None:
-        """The entry whose message is at a physical offset; None if the log has no entry there."""
+        """Return the entry whose message is at a physical offset, or None if the log has no entry there."""
         begin = position - ENTRY_HEADER
         if not self._log.begin_pos <= begin <= self._log.end_pos - ENTRY_HEADER:
             return None
@@ -419,7 +430,8 @@ class IndexService:
             return None
 
     async def _behind_newest(self, kept: Sequence[KeyFile]) -> int:
-        """Log offset behind the newest message in the files."""
+        """Return the log offset just behind the newest message in the files, or the beginning of the log if
+        that message is not in the log."""
         end = kept[-1].header.end_position if kept else 0
         entry = await self._entry(end) if end else None
         if entry is None:
@@ -443,7 +455,8 @@ def _listed(progress: dict[str, object]) -> list[tuple[str, int, int]]:
 
 
 def _holds(progress: dict[str, object], kept: Sequence[KeyFile]) -> bool:
-    """Whether the files still hold everything that they held when the progress was saved."""
+    """Whether the newest file listed in `progress` still holds all units that it held when the progress was
+    saved."""
     counts = {file.name: file.header.count for file in kept}
     listed = _listed(progress)
     return not listed or counts.get(listed[-1][0], 0) >= listed[-1][1]

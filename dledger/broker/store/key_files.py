@@ -1,9 +1,11 @@
-"""Files of the index by key (store/index/IndexFile): written in batches, verified, searched. All functions
-block and are for worker jobs.
+"""Files of the index by key (store/index/IndexFile): written in batches, verified and searched. All functions
+block, so only worker jobs call them.
 
-The slots of the file that is being written are in memory (4 bytes each). Units are written to the file at
-once, slots and header by `flush`, in this order. So after a crash the header never promises more than there
-is. After a power loss `verify` checks the file. The units of a message are never divided between two files.
+A unit is one key of one message. A slot holds the number of the newest unit whose key hash falls into the
+slot. The slots of the file that is being written are in memory (4 bytes each). Units are written to the file
+at once. Slots and header are written by `flush`, first the slots, then the header. So after a crash the
+header never promises more units than the file has. After a power loss `verify` checks the file. All units of
+a message are in one file.
 """
 
 from __future__ import annotations
@@ -39,32 +41,33 @@ from dledger.runtime.files import File, Files
 
 _UNITS: Final = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 _SIZE: Final = struct.Struct(">4xi")
-"""Size field of an entry or a blank tail."""
+"""Size field of an entry or of a blank tail."""
 _ENTRIES: Final = np.dtype(
     [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("channel", ">u4")]
 )
 _PAGE_SLOTS = 1024
-"""Slots that are written together: a page of 4 KiB."""
+"""Number of slots that are written together: a page of 4 KiB."""
 _MANY_PAGES = 256
-"""If more pages than this changed, all slots are written, this many pages at a time."""
+"""If more pages than this changed, all slots are written, with this many pages in each call."""
 VERIFY_UNITS = 1 << 16
-"""Units that one job verifies, about 5 ms."""
+"""Number of units that one job verifies, in about 5 ms."""
 MAX_LINKS = 50_000
-"""Units that one search follows, over all files: about 0.1 s of a worker. A longer search is incomplete."""
+"""Largest number of units that one search follows, over all files: about 0.1 s of a worker. A search that
+needs more gives an incomplete result."""
 
 MAX_LINKS_OF_ONE = 2_000
-"""Units that are followed for each key and file if many keys are searched for at once: 6 ms. A slot has four
-units on average; it has many only for a key that thousands of messages share."""
+"""Largest number of units that are followed for each key and file if many keys are searched for at once: 6
+ms. A slot has four units on average; it has many only if thousands of messages share a key."""
 _EVER = 1 << 62
 
 
 class DamagedIndex(Exception):
-    """A file is damaged or inconsistent: it is rebuilt from the log."""
+    """Raised if a file is damaged or inconsistent. Its keys are then read from the log again."""
 
 
 @dataclass(slots=True)
 class KeyFile:
-    """One file. `heads`: its slots while it is being written, None for a full file."""
+    """One index file. `heads`: its slots, in memory while the file is being written; None for a full file."""
 
     path: str
     slots: int
@@ -72,21 +75,21 @@ class KeyFile:
     header: IndexHeader = field(default_factory=IndexHeader)
     heads: Array | None = None
     dirty: set[int] = field(default_factory=set)
-    """Pages of slots that are not in the file yet."""
+    """Numbers of the pages of slots that changed in memory and are not in the file yet."""
 
     @property
     def name(self) -> str:
-        """Its name in the directory."""
+        """Name of the file in its directory."""
         return self.path.rpartition("/")[2]
 
     @property
     def room(self) -> int:
-        """How many units still fit."""
+        """Number of units for which the file still has room."""
         return self.units - self.header.count
 
 
 def is_key_file(name: str) -> bool:
-    """Whether a file name in the directory is that of an index file."""
+    """Whether a name in the directory is the name of an index file."""
     return len(name) == NAME_DIGITS and name.isdigit()
 
 
@@ -94,8 +97,8 @@ def is_key_file(name: str) -> bool:
 
 
 def create(files: Files, path: str, slots: int, units: int, before: IndexHeader | None) -> KeyFile:
-    """Create a file. `before`: the header of the previous file, whose end is used as this one's until it has
-    a unit."""
+    """Create a file. `before`: the header of the previous file. Until the new file has a unit, its header
+    repeats the end of the previous one."""
     header = IndexHeader()
     if before is not None:
         end, at = before.end_ms, before.end_position
@@ -110,8 +113,9 @@ def create(files: Files, path: str, slots: int, units: int, before: IndexHeader 
 
 
 def fitting(keys: MessageKeys, room: int) -> int:
-    """How many of these keys fit into a file with this room, counting whole messages only. If one message has
-    more keys than a new file has room for, they are cut (`MessageKeys` has at most 32 KiB of them)."""
+    """Return how many of these keys, from the first on, fit into a file with `room` for so many units. Keys
+    of one message count only if all of them fit. If one message has more keys than an empty file has room
+    for, the caller cuts them (`MessageKeys` has at most 32 KiB of keys)."""
     count = len(keys.position)
     if count <= room:
         return count
@@ -121,7 +125,8 @@ def fitting(keys: MessageKeys, room: int) -> int:
 
 
 def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
-    """Write the units of keys, in order of the log. There must be room for them."""
+    """Write a unit for each of `keys`, which are in the order of the log. The file must have room for all of
+    them."""
     heads = target.heads
     assert heads is not None
     header, count = target.header, len(keys.position)
@@ -158,7 +163,8 @@ def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
 
 
 def _links(heads: Array, slot: Array, numbers: Array) -> tuple[Array, Array, Array]:
-    """For each unit the previous one in its slot; and the slots with their newest units."""
+    """Return three columns: the number of the previous unit in the same slot, for each new unit; the slots
+    that change; and the newest unit of each of these slots."""
     order = np.argsort(slot, kind="stable")
     sorted_slot, sorted_numbers = slot[order], numbers[order]
     same = np.concatenate(([False], sorted_slot[1:] == sorted_slot[:-1]))
@@ -170,8 +176,8 @@ def _links(heads: Array, slot: Array, numbers: Array) -> tuple[Array, Array, Arr
 
 
 def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
-    """Write the slots, then the header. `sync`: also make a full file durable, because it will not be
-    verified again."""
+    """Write the slots, then the header. `sync`: also make the file durable, because it is full and will not
+    be verified again."""
     if target.heads is None or not (target.dirty or sync):
         return
     pages, target.dirty = sorted(target.dirty), set()
@@ -192,7 +198,8 @@ def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
 
 
 def _runs(pages: list[int], slots: int) -> Iterator[tuple[int, int]]:
-    """The ranges of slots that are written in one call: the given pages, or all slots, 1 MiB at a time."""
+    """Yield the ranges of slots that are written, one for each call. They are the given pages or, if more
+    than `_MANY_PAGES` are given, all slots in ranges of 1 MiB."""
     if len(pages) <= _MANY_PAGES:
         yield from ((page * _PAGE_SLOTS, (page + 1) * _PAGE_SLOTS) for page in pages)
         return
@@ -204,8 +211,8 @@ def _runs(pages: list[int], slots: int) -> Iterator[tuple[int, int]]:
 
 
 def load(files: Files, path: str, slots: int, units: int) -> KeyFile:
-    """Open a file and read its header. DamagedIndex if the header is impossible, or the file has another
-    size."""
+    """Open a file and read its header. Raises DamagedIndex if the header is impossible, or if the file does
+    not have the size for so many slots and units."""
     file = files.open(path)
     try:
         if file.size() != file_size(slots, units):
@@ -225,9 +232,9 @@ def load(files: Files, path: str, slots: int, units: int) -> KeyFile:
 
 
 def verify(files: Files, target: KeyFile, first: int, position: int) -> tuple[int, int]:
-    """Verify `VERIFY_UNITS` units from number `first` on: their order and links, from which the slots are
-    rebuilt. `position`: of the unit before. Returns the number and position with which to continue.
-    DamagedIndex if a unit is wrong."""
+    """Verify the order and the links of `VERIFY_UNITS` units, from number `first` on, and rebuild the slots
+    from them. `position`: the position in the unit before `first`. Returns the number and the position with
+    which to continue. Raises DamagedIndex if a unit is wrong."""
     if target.heads is None:
         target.heads = np.zeros(target.slots, np.int32)
     count = min(VERIFY_UNITS, target.header.count - first)
@@ -251,7 +258,7 @@ def verify(files: Files, target: KeyFile, first: int, position: int) -> tuple[in
 
 
 def last_hash(files: Files, target: KeyFile) -> int:
-    """Key hash of the newest unit."""
+    """Return the key hash of the newest unit of a file."""
     file = files.open(target.path)
     try:
         return int(_units(file, target.slots, target.header.count - 1, 1)["hash"][0])
@@ -270,8 +277,9 @@ def _units(file: File, slots: int, first: int, count: int) -> Array:
 def search(
     files: Files, targets: Sequence[KeyFile], hashed: int, begin_ms: int, end_ms: int, most: int
 ) -> tuple[list[int], bool]:
-    """Positions of messages that may have the key, the newest first, at most `most`; and whether the search
-    was complete up to `most` (it is not if it had to follow more than `MAX_LINKS` units)."""
+    """Return the positions of messages that may have the key, the newest first, at most `most`; and whether
+    the search was complete. It is incomplete if it stopped after `MAX_LINKS` units with fewer than `most`
+    positions."""
     found: list[int] = []
     links = MAX_LINKS
     for target in reversed(targets):
@@ -306,8 +314,8 @@ def search(
 def search_many(
     files: Files, targets: Sequence[KeyFile], wanted: Sequence[int], most: int
 ) -> list[list[int]]:
-    """For each of these key hashes, the positions of messages that may have the key, the newest first, at
-    most `most`."""
+    """Return a list of positions for each of these key hashes: the messages that may have the key, the newest
+    first, at most `most`."""
     found: list[list[int]] = [[] for _ in wanted]
     for target in reversed(targets):
         header = target.header
@@ -333,7 +341,8 @@ def _reading(file: File, target: KeyFile, header: IndexHeader) -> _Read:
 
 
 class _Read:
-    """Reads a file for `lookup`. What is not in the file yet comes from memory."""
+    """Reads parts of an index file for `lookup`. The header, and the slots of a file that is being written,
+    come from memory."""
 
     def __init__(self, file: File, target: KeyFile, header: bytes) -> None:
         self._file = file
@@ -355,8 +364,11 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """Keys of the complete entries in a window; `end`: offset in the window behind the last of them.
-    `wanted`: bytes that the first entry needs if it does not fit. `blank`: the rest of the segment is empty.
+    """Keys of the complete entries in a window of the log.
+
+    * `end`      offset in the window behind the last complete entry
+    * `wanted`   if the window is too short for its first entry, the bytes that this entry needs; otherwise 0
+    * `blank`    whether the rest of the segment is empty
     """
 
     keys: MessageKeys | None
@@ -366,8 +378,8 @@ class LogKeys:
 
 
 def keys_in(data: bytes, base: int) -> LogKeys:
-    """Keys of the committed entries in `data`, the first of which begins at log offset `base`. ValueError if
-    there is no entry."""
+    """Return the keys of the committed entries in `data`; the first entry begins at log offset `base`. Raises
+    ValueError if there is no entry where one must begin."""
     if FAST is not None and (found := FAST.index_keys(data, base)) is not None:
         rows, end = found
         return LogKeys(_of_rows(rows) if rows else None, end)
@@ -414,6 +426,6 @@ def _keys_of(data: bytes, base: int, headers: Array) -> MessageKeys:
 
 
 def hashes_at(data: bytes, position: int) -> Iterator[int]:
-    """Key hashes of the message whose entry is `data`."""
+    """Yield the key hashes of the message whose entry is `data`."""
     found = keys_in(data, position - ENTRY_HEADER).keys
     yield from () if found is None else found.hashed.tolist()

@@ -1,6 +1,7 @@
-"""The derived store of one broker: opening, applying, flushing, snapshots (DefaultMessageStore).
+"""The derived store of one broker: opening, applying, flushing, snapshots (DefaultMessageStore). Reading is
+in `reader`.
 
-Reading is in `reader`. Everything here lives on the event loop; DISK workers read and write the files.
+Everything in this module lives on the event loop; DISK workers read and write the files.
 """
 
 from __future__ import annotations
@@ -50,42 +51,47 @@ from dledger.runtime.workers import Lane
 QUEUES_DIR = "consumequeue"
 """Directory below `storePathRootDir`, as in RocketMQ."""
 MOVED = ".old-"
-"""Suffix, followed by a number, of the directory to which outdated queues are moved until they are
-removed."""
+"""Suffix of a directory to which outdated queues are moved until they are removed. A number follows the
+suffix."""
 MOVED_TOGETHER = 64
-"""Topics of outdated queues that are removed between two flushes."""
+"""Largest number of topics whose outdated queues are removed between two flushes."""
 SYNCS = 2
-"""Fsyncs in flight, one per job: while one waits for the device, the result of another is being returned."""
+"""Number of fsyncs in flight, one per job. While one fsync waits for the device, the result of another is
+being returned."""
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """Limits of the store: intervals in seconds, sizes in units (20 bytes each) or entries."""
+    """Limits of the store. Intervals are in seconds; sizes are in entries or in units of ConsumeQueues (20
+    bytes each)."""
 
     flush_interval_s: Annotated[float, Setting("flushIntervalConsumeQueue", 1, 600_000, "ms")] = 1.0
-    """Most seconds until units of the ConsumeQueues are written to their files."""
+    """Longest time until units of the ConsumeQueues are written to their files."""
     flush_units: Annotated[int, Setting("flushConsumeQueueUnits", 1, 100_000_000)] = 200_000
-    """Unflushed units of all queues that start a flush early."""
+    """Number of units of all ConsumeQueues that are not in files yet, at which the next flush starts
+    early."""
     snapshot_interval_s: Annotated[float, Setting("snapshotIntervalMs", 100, 86_400_000, "ms")] = 30.0
-    """Most seconds until the next snapshot of the state."""
+    """Longest time until the next snapshot of the state."""
     snapshot_entries: Annotated[int, Setting("snapshotEntries", 1, 1_000_000_000)] = 100_000
-    """Entries applied since the last snapshot that start the next one early. A start replays hardly more than
-    these (0.3 s), and until then the node could be elected without being able to serve."""
+    """Number of entries applied since the last snapshot, at which the next snapshot starts early. A start
+    replays hardly more than these entries, in 0.3 s. Until they are replayed, the node could be elected
+    without being able to serve."""
     snapshot_share: float = 0.1
-    """Share of the time that snapshots started by entries may take (thousands of queues take seconds to
-    fsync)."""
+    """Largest share of the time for snapshots that start early because of `snapshot_entries`. With thousands
+    of queues, the fsyncs of a snapshot take seconds."""
     hot_units_total: Annotated[int, Setting("hotConsumeQueueUnits", 1000, 1_000_000_000)] = 2_000_000
-    """Units kept in memory for reading, all queues together, 20 bytes each."""
+    """Number of ConsumeQueue units kept in memory for reading, for all queues together. A unit has 20
+    bytes."""
     hot_units_queue: Annotated[int, Setting("hotConsumeQueueUnitsPerQueue", 16, 100_000_000)] = 16_384
-    """Units kept in memory for reading, for each queue."""
+    """Number of ConsumeQueue units kept in memory for reading, for each queue."""
     index_enable: Annotated[bool, Setting("messageIndexEnable")] = True
-    """Whether messages can be found by key: units of their keys are kept in IndexFiles."""
+    """Whether messages can be found by key, for which IndexFiles are written."""
     index_slots: Annotated[int, Setting("maxHashSlotNum", 1000, 100_000_000)] = 5_000_000
-    """Hash slots of an IndexFile, 4 bytes each; those of the newest file are also in memory."""
+    """Number of hash slots of an IndexFile, 4 bytes each. The slots of the newest file are also in memory."""
     index_units: Annotated[int, Setting("maxIndexNum", 20_000, 500_000_000)] = 20_000_000
-    """Keys of an IndexFile, 20 bytes each."""
+    """Largest number of keys in an IndexFile, 20 bytes each."""
     write_group: int = 64
-    """Queues written by one worker job."""
+    """Number of queues that one worker job writes."""
 
 
 class MessageStore:
@@ -102,7 +108,7 @@ class MessageStore:
         self._root = root
         self.queue_root: str = f"{root}/{QUEUES_DIR}"
         self._moved: list[str] = []
-        """Directories of outdated queues, to be removed."""
+        """Directories that hold outdated queues and are to be removed."""
         self._moved_count = 0
         self._state_dir = f"{root}/{STATE_DIR}"
         self.limits: StoreLimits = limits or StoreLimits()
@@ -111,16 +117,17 @@ class MessageStore:
         self.queues: QueueTable = QueueTable(self.state)
         self.dispatcher: Dispatcher = Dispatcher(self.state, self.queues)
         self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
-        """Called once per chunk with the queues that got messages."""
+        """Function that is called once per chunk with the queues that got messages."""
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
-        """Called once per chunk with the names of the system operations in it, if any."""
+        """Function that is called once per chunk with the names of the system operations in the chunk, if it
+        has any."""
         self.on_deleted: Callable[[list[str]], None] = lambda topics: None
-        """Called once per chunk with the topics that were deleted in it, if any."""
+        """Function that is called once per chunk with the topics that the chunk deleted, if any."""
         self.leaving: dict[str, None] = {}
-        """Deleted topics whose files still exist: until they are removed, nothing is written for a new topic
-        of the same name."""
+        """Deleted topics whose files still exist. Until the files are removed, no queue of a new topic with
+        the same name is written."""
         self._unsynced_names: dict[str, None] = {}
-        """Directories in which directories of queues were made since the last sync."""
+        """Directories in which directories of queues were made, and which were not synced since then."""
         self.snapshot_index: int = -1
         self._log: LogReader | None = None
         self._opened = False
@@ -128,20 +135,22 @@ class MessageStore:
         self._flush_now = asyncio.Event()
         self._writing = asyncio.Lock()
         self._waits = False
-        """Whether the last flush or snapshot found no room, or too many open files."""
+        """Whether the last flush or snapshot failed in a way that may pass by itself: no room, or too many
+        open files."""
 
     @property
     def applied_index(self) -> int:
-        """Last index that state and queues contain: the read point of every answer (safety.md S25)."""
+        """Index of the last entry that state and queues contain. It is the read point of every answer
+        (safety.md S25)."""
         return self.dispatcher.applied_index
 
     # -- called by the node -------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load the store's own snapshot if it belongs to the log; otherwise start empty. Returns the last
-        index contained, -1 if there is none.
+        """Load the store's own snapshot if it belongs to the log; otherwise start empty. Returns the index of
+        the last entry that the store contains, or -1 if it is empty.
 
-        If that does not reach the beginning of the log, the node passes a boundary snapshot to `restore`.
+        If the log begins behind that entry, the node then passes a boundary snapshot to `restore`.
         """
         self._log = log
         await self._env.workers.run(Lane.DISK, self._find_moved)
@@ -176,8 +185,8 @@ class MessageStore:
         self.leaving.clear()
 
     async def _forget_files(self) -> None:
-        """Remove the snapshot and move the queues aside: data that was refused must not be taken for valid
-        when the log has grown. `_remove_moved` removes the queues later."""
+        """Remove the snapshot and move the queues aside. Otherwise data that was refused could be taken for
+        valid later, when the log has grown. `_remove_moved` removes the queues."""
         run = self._env.workers.run
         await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
         await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
@@ -193,7 +202,7 @@ class MessageStore:
         self._moved.append(away)
 
     def _find_moved(self) -> None:
-        """Find outdated queues that an earlier process moved aside and did not remove."""
+        """Find outdated queues that an earlier process moved aside but did not remove."""
         prefix = QUEUES_DIR + MOVED
         names = self._env.files.listdir(self._root)
         numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -202,7 +211,7 @@ class MessageStore:
         self._moved_count = max(found, default=0)
 
     async def _remove_moved(self) -> None:
-        """Remove some of the outdated queues, a number of topics at a time."""
+        """Remove the outdated queues of at most `MOVED_TOGETHER` topics."""
         if not self._moved:
             return
         run, files, away = self._env.workers.run, self._env.files, self._moved[0]
@@ -214,12 +223,13 @@ class MessageStore:
             self._moved.pop(0)
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
-        """The replicated state after the last applied entry, as pairs of part and its next piece."""
+        """Yield the replicated state after the last applied entry, as pairs: the name of a part of the state,
+        and the next bytes of this part."""
         return self.state.copy().part_pieces()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Replace the state by that after entry `index`; all queues are empty, and continue at the offsets in
-        it."""
+        """Replace the state by `parts`, the state after entry `index`. All queues are then empty, and
+        continue at the offsets in that state."""
         async with self._writing:
             state = await self._env.workers.run(Lane.DISK, unpack_parts, parts, self.tables)
             await self._forget_files()
@@ -228,8 +238,8 @@ class MessageStore:
             self.snapshot_index = -1
 
     async def log_begins(self, parts: Mapping[str, bytes]) -> None:
-        """The log now begins where this snapshot was taken: no queue has a message before it (safety.md
-        S14)."""
+        """Note that the log now begins where the snapshot `parts` was taken. Messages before that point no
+        longer exist in any queue (safety.md S14)."""
         run = self._env.workers.run
         ends = await run(Lane.DISK, queue_ends, parts)
         moved: list[ConsumeQueue] = []
@@ -276,8 +286,8 @@ class MessageStore:
     # -- background ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Flush and take snapshots until cancelled. While the disk is full, it tries again; NodeFailed for
-        any other error of the disk (rule 7)."""
+        """Flush and take snapshots until cancelled. Retries while the disk is full. Raises NodeFailed for any
+        other error of the disk (architecture rule 7)."""
         try:
             await self._run()
         except OSError as error:
@@ -322,8 +332,9 @@ class MessageStore:
                 due = max(due, earliest)
 
     def _wait(self, error: OSError) -> None:
-        """Note that a write must be tried again; the data that is missing in the files stays in memory.
-        Logged once, not every second. Raises any error that does not pass by itself."""
+        """Note that a write must be tried again. The data that is missing in the files stays in memory.
+        Only the first of several failures in a row is logged. Raises `error` itself if it cannot pass by
+        itself."""
         if error.errno not in PASSING:
             raise error
         if not self._waits:
@@ -336,9 +347,9 @@ class MessageStore:
             await self._write_pending()
 
     async def save_snapshot(self) -> None:
-        """Fsync the ConsumeQueue files, then publish the state: a crash in between leaves the older snapshot.
-        Before that the files of deleted topics are removed: a snapshot that knows a new topic of the same
-        name must not find the files of the old one."""
+        """Fsync the ConsumeQueue files, then publish the state. A crash in between leaves the older snapshot.
+        The files of deleted topics are removed before: a snapshot that knows a new topic of the same name
+        must not find the files of the old topic."""
         async with self._writing:
             await self._remove_deleted()
             applied = self.applied_index
@@ -354,7 +365,8 @@ class MessageStore:
             self.snapshot_index = applied
 
     async def _remove_deleted(self) -> None:
-        """Remove the files of deleted topics, also of those deleted meanwhile. The caller holds the lock."""
+        """Remove the files of deleted topics, including topics that are deleted while it runs. The caller
+        holds the lock `_writing`."""
         run, files = self._env.workers.run, self._env.files
         while self.leaving:
             topics = list(self.leaving)
@@ -367,9 +379,9 @@ class MessageStore:
             self._messages_flushed = -1  # what was held back is looked for
 
     async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
-        """Fsync the units below an offset of each queue, and the names of their files and directories. A
-        failed fsync is final, also if the reason is a full disk: data may be lost, and the next fsync would
-        not report it."""
+        """Fsync the units below the given offset of each queue, and the names of their files and directories.
+        After a failed fsync the node must stop, even if the disk was only full: data may be lost, and the
+        next fsync would not report it."""
         run, files = self._env.workers.run, self._env.files
         ranges: list[tuple[str, int, int]] = []
         directories: dict[str, None] = {}
@@ -396,8 +408,8 @@ class MessageStore:
             queue.synced = last
 
     async def _run_each(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """Run jobs with one durable action each (simulation.md). If some fail, raise one error when all in
-        flight have ended; an error that allows no retry has priority."""
+        """Run jobs, each with one durable action (docs/internals/simulator.md). If some jobs fail, wait for
+        all jobs in flight, then raise one of the errors. An error that allows no retry is preferred."""
         under_way: deque[asyncio.Future[None]] = deque()
         failed: list[BaseException] = []
         try:
@@ -416,7 +428,7 @@ class MessageStore:
             raise worst
 
     async def _write_pending(self) -> None:
-        """Write the units that are not in files yet. After a failure they are written by the next call."""
+        """Write the units that are not in files yet. If this fails, the next call writes them."""
         self._flush_now.clear()
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
@@ -471,8 +483,8 @@ def _of_too_many_files(error: BaseException) -> bool:
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:
-    """Cut all queues to the bounds of the state, and remove queues that it does not know. Returns False if
-    files hold less than the bounds say."""
+    """Cut all queues to the bounds in the state, and remove queues that the state does not know. Returns
+    False if files hold fewer units than the bounds say."""
     for topic in files.listdir(root):
         for name in files.listdir(f"{root}/{topic}") if files.is_dir(f"{root}/{topic}") else ():
             known = state.queues.get(topic, {})

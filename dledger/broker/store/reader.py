@@ -1,7 +1,8 @@
 """Reading messages: by queue offset, by time, by position (DefaultMessageStore.getMessage and others).
 
-The hot path (`get`) runs on the loop, over memory and mapped segments. It returns None for what needs the
-device; the `async` twin then reads it in a worker. Only applied entries are visible (architecture rule 5).
+The hot path (`get`) runs on the event loop, over memory and mapped segments. It returns None if data must be
+read from the device; the asynchronous `get_cold` then reads with the help of workers. Only applied entries
+are visible (architecture rule 5).
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from dledger.runtime.files import Buffer
 from dledger.runtime.workers import Lane
 
 MAX_SCAN_UNITS = 800
-"""Units that one filtered read examines (16,000 bytes of ConsumeQueue, as in RocketMQ); more only if more
-messages are asked for."""
+"""Largest number of units that one filtered read examines: 16,000 bytes of the ConsumeQueue, as in RocketMQ.
+A read of more messages than this examines one unit for each message."""
 MAX_LOOK_COST = 100_000
-"""Cost in bytes of properties, as `MessageFilter.cost` counts them, after which a filtered read returns what
-it has: about 5 ms of the event loop."""
+"""Limit of the cost of a filtered read, as `MessageFilter.cost` counts it in bytes of properties: about 5 ms
+of the event loop. A read at this limit returns the messages that it has found."""
 MAX_GAP = 64 * 1024
-"""If at most this many bytes of other queues lie between two messages, a cold read reads them along instead
-of reading twice."""
+"""Largest distance, in bytes, between two messages that are read from the device together, with the messages
+of other queues between them."""
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 
 
 class GetStatus(Enum):
-    """Result of a read (GetMessageStatus). The name is the remark of the answer."""
+    """Result of a read (GetMessageStatus). The name of the status becomes the remark of the answer."""
 
     FOUND = 1
     NO_MATCHED_MESSAGE = 2
@@ -83,8 +84,8 @@ class Reader:
     def get(
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult | None:
-        """Up to `count` messages or `size` bytes (at least one message) from `offset` that match the filter.
-        None if that needs the device: call `get_cold`."""
+        """Return messages from `offset` on that match the filter: up to `count` messages or `size` bytes, but
+        at least one message. Returns None if data must be read from the device: then call `get_cold`."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
         if outside is not None:
@@ -120,7 +121,7 @@ class Reader:
     async def get_cold(
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult:
-        """Get messages as `get` does, but read them from the device if necessary, with the help of
+        """Return messages as `get` does, and read them from the device if necessary, with the help of
         workers."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
@@ -155,8 +156,8 @@ class Reader:
         return _found(queue, selected.following, parts, selected.size)
 
     def first_is_hot(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue still begins at 0 and its first message is in memory (rule of
-        QUERY_CONSUMER_OFFSET)."""
+        """Whether the queue is empty, or still begins at offset 0 with its first message in memory. The
+        answer to 14 QUERY_CONSUMER_OFFSET depends on this."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or queue.bounds.next == 0:
             return True
@@ -164,9 +165,9 @@ class Reader:
         return bounds.min == 0 and self._log.is_hot(bounds.first_position)
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:
-        """Lower: the offset of the first message stored at `timestamp` (ms) or later, or the end of the
-        queue. Upper: the offset of the last message stored at `timestamp` or earlier, or the beginning of the
-        queue."""
+        """Find an offset by a store time, `timestamp` (ms). With `upper` False: the offset of the first
+        message stored at that time or later, or the end of the queue. With `upper` True: the offset of the
+        last message stored at that time or earlier, or the beginning of the queue."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0
@@ -183,12 +184,12 @@ class Reader:
         return max(low - 1, queue.bounds.min) if upper else low
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the queue's first message in ms; -1 if it has none."""
+        """Return the store time of the queue's first message in ms, or -1 if the queue has no message."""
         queue = self._store.queues.get(topic, queue_id)
         return -1 if queue is None else await self.store_time(topic, queue_id, queue.bounds.min)
 
     async def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of one message in ms; -1 if it does not exist."""
+        """Return the store time of one message in ms, or -1 if it does not exist."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or not queue.bounds.min <= offset < queue.bounds.next:
             return -1
@@ -196,7 +197,7 @@ class Reader:
         return -1 if stored is None else stored
 
     async def oldest_time(self) -> int:
-        """Store time of the oldest record of the log in ms; -1 if there is none."""
+        """Return the store time of the oldest record of the log in ms, or -1 if there is none."""
         try:
             begin = self._log.begin_pos
             stored = await self._read(begin + HEADER_SIZE + STORE_TIMESTAMP_AT, _LONG.size)
@@ -205,7 +206,8 @@ class Reader:
             return -1
 
     async def message_at(self, position: int) -> tuple[bytes, Record] | None:
-        """The record at a physical offset; None if no applied user message begins there."""
+        """Return the record at a physical offset, as bytes and decoded. Returns None if no applied message of
+        a user begins there, or if its topic was deleted."""
         end = self._store.dispatcher.applied_end
         if not 0 <= position <= end - MIN_SIZE:
             return None
@@ -235,7 +237,7 @@ class Reader:
         return int(stored)
 
     async def units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
-        """Up to `count` units of a queue from `offset` on, not beyond the end of a file."""
+        """Return up to `count` units of a queue from `offset` on. There may be fewer at the end of a file."""
         hot = queue.read_hot(offset, count)
         if hot is not None:
             return hot
@@ -250,7 +252,8 @@ class Reader:
         return units
 
     async def records(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Records at (position, size), in any order; None for those that the log no longer holds."""
+        """Return the records at these places (position, size), which may be in any order. A record that the
+        log no longer holds is None."""
         view = self._log.view
         found: list[bytes | None] = []
         cold: list[tuple[int, int, int]] = []
@@ -272,8 +275,9 @@ class Reader:
         return found
 
     def views(self, places: Sequence[tuple[int, int]]) -> list[memoryview] | None:
-        """Views of records, valid in this turn of the loop, if all are in the hot window; otherwise None (use
-        `records`). Adjacent records, which most are, are looked up together."""
+        """Return views of records if all of them are in memory; otherwise return None, and the caller uses
+        `records`. The views are valid until the next turn of the event loop. Records close to each other, as
+        most are, are looked up together."""
         found: list[memoryview] = []
         size_of_segment = self._log.segment_size
         while len(found) < len(places):
@@ -316,7 +320,7 @@ class Reader:
 
 class _Selected(NamedTuple):
     """The messages that a read takes. `chosen`: queue offset, position and size of each; `following`: the
-    offset at which the next read continues."""
+    offset at which the next read continues; `size`: the bytes of all these messages."""
 
     chosen: list[tuple[int, int, int]]
     following: int
@@ -326,8 +330,9 @@ class _Selected(NamedTuple):
 def _select(
     units: bytes, offset: int, count: int, size: int, wanted: MessageFilter
 ) -> Generator[tuple[int, int, int], Buffer, _Selected]:
-    """Chooses the messages that a read takes; the only loop over units, for hot and cold reads. If the filter
-    must see a message, this yields its (queue offset, position, size) and is sent its record."""
+    """Choose the messages that a read takes. This is the only loop over units, for hot and cold reads. If the
+    filter must see the properties of a message, the generator yields its queue offset, position and size, and
+    the caller sends the record."""
     chosen: list[tuple[int, int, int]] = []
     total = spent = 0
     by_code = None if wanted is ALL else wanted.by_code
@@ -350,12 +355,13 @@ def _select(
 
 
 def _scanned(count: int, wanted: MessageFilter) -> int:
-    """Most units that one read examines."""
+    """Return the largest number of units that one read examines."""
     return count if wanted is ALL else max(count, MAX_SCAN_UNITS)
 
 
 def _outside(queue: ConsumeQueue | None, offset: int) -> GetResult | None:
-    """The result for an offset outside the queue (spec A6.2); None if it is inside."""
+    """Return the result for an offset outside the queue, with the status that RocketMQ gives. Returns None if
+    the offset is inside."""
     if queue is None or queue.bounds.next == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     low, high = queue.bounds.min, queue.bounds.next

@@ -14,7 +14,7 @@ from dledger.broker.timer.timer_service import TimerService
 
 
 class TimerFeature(Feature):
-    """Messages that are delivered at a point in time."""
+    """Messages that are delivered at a given time, and their recall."""
 
     def __init__(self, core: Core) -> None:
         self.claims: TimerClaims = TimerClaims(core.settings)

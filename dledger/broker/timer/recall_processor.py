@@ -1,18 +1,18 @@
-"""Recall: 370 RECALL_MESSAGE (RecallMessageProcessor).
+"""Recall of timer messages: 370 RECALL_MESSAGE (RecallMessageProcessor).
 
-The recall of a message is a record in the queue of waiting messages, due at the same time. From the moment at
-which the leader claims that time for delivery, further recalls are refused. So the leader knows all recalls
-of the messages that it delivers. As in RocketMQ the answer does not say whether there was such a message.
+The recall of a message is another record in the queue of waiting messages, with the same due time. As soon as
+the leader claims that time for delivery, it refuses further recalls. So the leader knows all recalls of the
+messages that it delivers. As in RocketMQ, the answer does not say whether there was such a message.
 
-| answer | when                                                                          |
-|--------|-------------------------------------------------------------------------------|
-| 0      | durable on a majority: if the message waits, it is never delivered            |
-| 1      | outcome unknown                                                               |
-| 2      | too much is pending in the log: not executed                                  |
-| 14     | this node does not lead, or a member runs a version without timers            |
-| 16     | `recallMessageEnable` is off                                                  |
-| 17     | no such topic                                                                 |
-| 604    | the handle is missing, or is of another topic or broker, or its time is over  |
+| answer | when                                                                                |
+|--------|-------------------------------------------------------------------------------------|
+| 0      | the recall is durable on a majority: if the message waits, it is never delivered    |
+| 1      | the outcome is unknown                                                              |
+| 2      | too much is pending in the log: the recall was not executed                         |
+| 14     | this node does not lead, or a member runs a version without timers                  |
+| 16     | `recallMessageEnable` is off                                                        |
+| 17     | the topic does not exist                                                            |
+| 604    | the handle is missing, or names another topic or broker, or its due time has passed |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECALL_TAG = "_RECALL_TAG_"
 
 
 class RecallProcessor:
-    """Handler of 370."""
+    """Handler of request 370 RECALL_MESSAGE."""
 
     def __init__(self, core: Core, timers: TimerClaims) -> None:
         self._settings = core.settings

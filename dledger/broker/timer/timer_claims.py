@@ -1,7 +1,8 @@
-"""The time up to which timer messages are being delivered: a new message must be due later.
+"""The time up to which timer messages are being delivered. A new message must be due later.
 
-Before a leader delivers what is due up to a time, it claims that time. All that it appends from then on is
-due later. So everything that it has to deliver is in the queue when all entries appended before are applied.
+Before a leader delivers the messages that are due up to a time, it claims that time. Every message that it
+appends after the claim is due later. So all messages that it has to deliver are in the queue as soon as the
+entries from before the claim are applied.
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 SKEW_MS = 1000
-"""Milliseconds. A message that is due before the claimed time by at most this is delivered as soon as it can
-be: the previous leader's clock was a little ahead. For a larger difference, a row of the table records that
-the clock went back."""
+"""Largest difference, in ms, that counts as a small error of clocks. If a message is due before the claimed
+time by at most this much, the clock of the previous leader was a little ahead, and the message is delivered
+as soon as possible. For a larger difference, a row of the table `timers` records that the clock went back."""
 
 
 class TimerClaims(LeaderService):
-    """The claims of one leadership. `claimed`: time in ms, for messages behind the last row of the table."""
+    """The claims of one leadership. `claimed`: the claimed time in ms. It holds for messages from the offset
+    of the last row of the table `timers` on."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
         self.claimed: int = 0
         self.delivering: int = 0
-        """Messages due up to this time are being delivered; 0 if none are."""
+        """Time in ms: messages due up to this time are being delivered. It is 0 while no delivery is in
+        progress."""
         self.waiting: int = 0
-        """About how many messages wait."""
+        """Approximate number of messages that wait."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
@@ -45,17 +48,19 @@ class TimerClaims(LeaderService):
         self.waiting = 0
 
     def claim(self, time_ms: int) -> None:
-        """Messages due up to this time are about to be delivered."""
+        """Claim a time in ms: messages due up to this time are about to be delivered."""
         self.claimed = max(self.claimed, time_ms)
         self.delivering = time_ms
 
     def may_recall(self, due: int) -> bool:
-        """Whether a recall of a message that is due at this time would still have an effect."""
+        """Whether the recall of a message with this due time would still have an effect."""
         return due > max(self.claimed, self.delivering)
 
     def place(self, writer: CommitLogWriter, due: int) -> int:
-        """The due time of a message that is appended in this turn of the loop: the given one, or as soon as
-        possible. RemotingError 14 while a voter does not know timers, 1 if too many messages wait."""
+        """Return the due time of a message that is appended in this turn of the loop: `due`, or the earliest
+        time that is possible if that is too early. Raises RemotingError with code 14 SERVICE_NOT_AVAILABLE
+        while a voter runs a program that does not know timers, and with code 1 SYSTEM_ERROR if too many
+        messages wait."""
         writer.check_versions(TIMER)
         most = self._settings.now.max_timer_messages
         if self.waiting >= most:

@@ -65,37 +65,40 @@ if TYPE_CHECKING:
     from dledger._fast.compiled import Restored
 
 BATCH_MESSAGES = 256
-"""Messages that are delivered in one batch if each is decoded in Python: about 4 ms of the loop."""
+"""Largest number of messages in one batch if each is decoded in Python: about 4 ms of the event loop."""
 FUSED_MESSAGES = 1024
-"""Plain messages that the compiled twin delivers in one batch: less than 1 ms of the loop."""
+"""Largest number of plain messages in one batch if the compiled twin converts them: less than 1 ms of the
+event loop."""
 PROGRESS_BYTES = 4096
-"""Bytes reserved for the entries that record the progress of timers: at most one for each row of the
-table."""
+"""Bytes reserved in a batch for the entries that record the progress of timers. There is at most one such
+entry for each row of the table."""
 FOLLOWED_UNITS = 2048
-"""Units of the queue that are examined in one turn of the loop."""
+"""Number of units of the ConsumeQueue that are examined in one turn of the loop."""
 RETRY_S = 0.1
 """Seconds to wait while the log accepts nothing, or a due message cannot be read."""
 CLOCK_S = 1.0
-"""Seconds after which a jump of the clock is noticed."""
+"""Longest pause, in seconds, of the delivery, so that a jump of the clock is noticed in time."""
 LOOK_AHEAD_MS = 10_000
-"""Milliseconds before the last known unit is due at which the next ones are searched for."""
+"""Milliseconds before the last known unit is due at which the service searches for the units that follow."""
 KEEP_S = 10.0
-"""Seconds between two looks at the oldest message that waits."""
+"""Seconds between two checks of the oldest message that waits."""
 ROLL_AHEAD_MS = 60_000
-"""Messages due within this time in ms, or within a quarter of `timerRollWindowSlot`, are not stored in the
-log again."""
+"""Messages that are due within this time, in ms, or within a quarter of `timerRollWindowSlot` if that is
+less, are not stored in the log again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A delivery in progress: all messages due up to `until`, in ms. They are before offset `end`."""
+    """A delivery in progress: all messages due up to `until`, a time in ms. Their queue offsets are below
+    `end`."""
 
     until: int
     end: int
 
 
 class TimerService(LeaderService):
-    """Two tasks, while this node leads: one delivers, the other handles messages that wait for long."""
+    """Runs two tasks while this node leads. One delivers due messages. The other stores messages again that
+    wait for long."""
 
     def __init__(self, core: Core, timers: TimerClaims) -> None:
         self._env = core.env
@@ -110,24 +113,25 @@ class TimerService(LeaderService):
         self._looking: asyncio.Task[None] | None = None
         self._due: _Due | None = None
         self._ready: Columns = NO_UNITS
-        """Units taken from the wheel, to be delivered next."""
+        """Units of messages that were taken from the wheel and are delivered next."""
         self._recalled: dict[int, set[tuple[str, str]]] = {}
-        """Recalls for the delivery in progress: due time -> real topic and unique key."""
+        """Recalls for the delivery in progress. Maps a due time to pairs of the real topic and the unique key
+        of a recalled message."""
         self._most: int = FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES
-        """How many messages to examine for one batch."""
+        """Number of messages to examine for the next batch."""
         self._pace = DeliveryPace(core.committed, lambda: self._store.applied_index)
         self.delivered: int = 0
-        """Messages delivered since start."""
+        """Number of messages delivered since start."""
         self.recalled: int = 0
-        """Messages that were not delivered because they were recalled."""
+        """Number of messages that were not delivered because they were recalled."""
         self.rolled: int = 0
-        """Messages and recalls that were stored in the log again."""
+        """Number of messages and recalls that were stored in the log again."""
         self.dropped: int = 0
-        """Messages that could not be delivered, because they or their topic no longer exist."""
+        """Number of messages that could not be delivered, because they or their topic no longer exist."""
 
     @property
     def waiting(self) -> int:
-        """About how many messages wait, as far as the leader knows; 0 on other nodes."""
+        """Approximate number of messages that wait, as far as the leader knows; 0 on other nodes."""
         return 0 if self._writer is None else self._claims.waiting
 
     # -- leadership -----------------------------------------------------------------------------------
@@ -151,7 +155,8 @@ class TimerService(LeaderService):
         self._pace.clear()
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages were applied to these queues."""
+        """Wake the delivery if it waits for these messages, or for the messages of its own batches, to be
+        applied."""
         if self._pace.waits or (
             self._writer is not None and any(queue.topic == TIMER_TOPIC for queue in queues)
         ):
@@ -180,8 +185,8 @@ class TimerService(LeaderService):
     # -- delivery -------------------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Deliver due messages, at most one batch. Returns how long to wait, in seconds; None: until a
-        message arrives."""
+        """Deliver due messages, at most one batch. Returns how long to wait, in seconds, or None to wait
+        until a message arrives."""
         writer, queue = self._writer, self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or not queue.bounds.next:
             return None
@@ -235,7 +240,8 @@ class TimerService(LeaderService):
         writer: CommitLogWriter,
         queue: ConsumeQueue,
     ) -> None:
-        """Search for the next units before those in memory are used up."""
+        """Start a search for the following units, if few units are left in memory or the last of them is due
+        soon."""
         if wheel.complete or self._looking is not None:
             return
         if wheel.count < NEAR_UNITS // 4 or wheel.horizon[0] - now_ms < LOOK_AHEAD_MS:
@@ -270,7 +276,7 @@ class TimerService(LeaderService):
         return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
 
     async def _follow(self, wheel: Wheel, queue: ConsumeQueue, writer: CommitLogWriter) -> None:
-        """Add the newly applied units to the wheel."""
+        """Add units to the wheel that were applied since the last call, at most `FOLLOWED_UNITS`."""
         if wheel.seen >= queue.bounds.next:
             return
         progress = Progress(list(writer.pending[TIMERS].rows.values()))
@@ -339,8 +345,8 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> Restored | None:
-        """Plain messages at the front, converted by the compiled twin. None if the twin cannot convert them:
-        then `_one_by_one` is used."""
+        """Return the plain messages at the front of `ready`, converted by the compiled twin. Returns None if
+        the twin cannot convert them; then `_one_by_one` does it."""
         if FAST is None or not len(ready) or not progress.all_wait(ready):
             return None
         recalled = list(map(self._recalled.get, ready.due.tolist())) if self._recalled else None
@@ -362,7 +368,7 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> tuple[list[Outgoing], int]:
-        """Messages to deliver, and how many units of `ready` were processed for them."""
+        """Return the messages to deliver, and how many units of `ready` were processed for them."""
         messages: list[Outgoing] = []
         count, room = 0, self._pace.room(writer) - PROGRESS_BYTES
         for one, data in zip(ready.timers(0, BATCH_MESSAGES), records, strict=False):
@@ -384,9 +390,9 @@ class TimerService(LeaderService):
             writer.add_together(messages, ops)
 
     def _moved(self, rows: list[TimerProgress], place: Place, end: int) -> list[Op]:
-        """Operations that record that all messages before this place are delivered, for messages before
-        offset `end`. Later rows are never ahead of earlier ones; rows that reach the same place are
-        merged."""
+        """Return the operations that record that messages are delivered. They are the messages with a queue
+        offset below `end` that come before `place` in the order of delivery. A later row of the table is
+        never ahead of an earlier row. Rows that reach the same place are merged."""
         reached = [row for row in rows if row.begin < end and row.place <= place]
         if not reached:
             return []
@@ -395,7 +401,7 @@ class TimerService(LeaderService):
         return ops + [TIMERS.removal(row.begin) for row in reached[1:]]
 
     def _message(self, writer: CommitLogWriter, one: Timer, data: Buffer | None) -> Outgoing | None:
-        """The message for its real queue; None if it is not delivered."""
+        """Return the message for its real queue, or None if it is not delivered."""
         if data is None:
             self.dropped += 1
             self._log.error(
@@ -419,8 +425,8 @@ class TimerService(LeaderService):
         return waited.to(slot, int(waited.queue) % slot.queues)
 
     async def _hear_recalls(self, wheel: Wheel, until_ms: int) -> None:
-        """Read the recalls of messages due up to a time. If they cannot be read now, they are searched for
-        again."""
+        """Read the recalls of messages due up to `until_ms`. If they cannot be read now, a new search finds
+        them again."""
         recalls = wheel.take_recalls(until_ms)
         for start in range(0, len(recalls), BATCH_MESSAGES):
             some = recalls[start : start + BATCH_MESSAGES]
@@ -454,8 +460,8 @@ class TimerService(LeaderService):
             await asyncio.sleep(min(pause_s, max(window_s / 4, RETRY_S)))
 
     async def _advance(self) -> float:
-        """Move the beginning of the table to the first message that waits; store that message again if it is
-        old. Returns how long to wait, in seconds."""
+        """Record in the table which message is the first that waits. If this message is old, store it again
+        first. Returns how long to wait, in seconds."""
         writer, wheel = self._writer, self._wheel
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or wheel is None or not writer.pending[TIMERS].rows:
@@ -483,7 +489,8 @@ class TimerService(LeaderService):
         return KEEP_S
 
     def _passed_ms(self, writer: CommitLogWriter, wheel: Wheel, queue: ConsumeQueue) -> int:
-        """A time in ms: everything in the queue that was due up to then is delivered; 0 if unknown."""
+        """Return a time in ms such that all messages of the queue due up to that time are delivered; 0 if no
+        such time is known."""
         if self._due is not None or len(self._ready) or wheel.seen < queue.bounds.next:
             return 0
         known = wheel.next_due()
@@ -493,8 +500,9 @@ class TimerService(LeaderService):
     async def _roll(
         self, writer: CommitLogWriter, queue: ConsumeQueue, first: int, end: int, passed_ms: int
     ) -> tuple[list[Outgoing], int] | None:
-        """Old messages from offset `first` on, to be stored in the log again in this turn of the loop, and
-        the offset behind them. None if there are none. A message for a deleted topic ends here."""
+        """Return copies of old messages from offset `first` on, and the offset behind the last of these
+        messages. The caller stores the copies in the log in the same turn of the loop. Returns None if there
+        is nothing to do. A message for a deleted topic is not copied, so it is never delivered."""
         if first >= end:
             return None
         count = min(end - first, BATCH_MESSAGES)
@@ -541,7 +549,7 @@ class TimerService(LeaderService):
 
 
 def _copy(record: Record, slot: TopicSlot) -> Outgoing:
-    """A copy of a waiting message, due at the same time."""
+    """Return a copy of a waiting message, due at the same time."""
     properties = decode_properties(record.properties)
     times = properties.get(TIMER_ROLL_TIMES, "0")
     properties[TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() and len(times) < 9 else 1)
@@ -552,7 +560,7 @@ def _copy(record: Record, slot: TopicSlot) -> Outgoing:
 
 
 def _begun(rows: list[TimerProgress], begin: int) -> list[Op]:
-    """Operations that record that no message before this offset waits."""
+    """Return the operations that record that no message before offset `begin` waits."""
     before = [row for row in rows if row.begin <= begin]
     if not before or (before[-1].begin == begin and len(before) == 1):
         return []

@@ -1,12 +1,13 @@
 """Finds the timer messages that are due next (TimerWheel, TimerLog), in the ConsumeQueue of their topic.
 
-A unit of that queue has the due time of its message (`formats.timers`): 20 bytes on disk for each waiting
-message. Only the units that are due soonest are in memory. A worker finds them by reading the queue (about 50
-ms for a million units), and searches for the next ones before these are used up. So there are no files that
-could differ from the log, and a new leader needs only the queue.
+A unit of that ConsumeQueue describes one message and holds its due time (`formats.timers`): 20 bytes on disk
+for each waiting message. Only the units that are due soonest are in memory. A worker searches for them by
+reading the ConsumeQueue (about 50 ms for a million units). It searches for the following units before these
+are used up. So there are no files that could differ from the log, and a new leader needs only the
+ConsumeQueue.
 
-The order of delivery is (due time, queue offset): of messages that are due at the same time, the one sent
-first is delivered first.
+The order of delivery is (due time, queue offset). If messages are due at the same time, the one sent first is
+delivered first.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ Array = npt.NDArray[Any]
 Place = tuple[int, int]
 """A place in the order of delivery: due time in ms, queue offset."""
 END: Final[Place] = (1 << 62, 0)
-"""The place behind all others."""
+"""The place behind all other places."""
 NEAR_UNITS = 200_000
-"""Most units of messages in memory that one search finds, 32 bytes each; and as many recalls."""
+"""Largest number of units of messages that one search keeps in memory, 32 bytes each. The same limit applies
+to the recalls that it keeps."""
 ARRIVED_UNITS = 100_000
-"""Most units in memory that arrived since the search, 32 bytes each; with more, the later half is left to the
-next search. Recalls take about 200 bytes each."""
+"""Largest number of units in memory that arrived since the search, 32 bytes each. If there are more, the half
+that is due later is dropped, and the next search finds it again. The same limit applies to recalls, which
+take about 200 bytes each."""
 HEAP_UNITS = 4096
-"""At most this many of the newest units that arrived are on a heap, at about 200 bytes each. With more, they
-are merged into the columns: 3 ms of the loop."""
+"""Largest number of units on the heap of the units that arrived last, about 200 bytes each. If there are
+more, all of them are merged into the columns, which takes 3 ms of the event loop."""
 _UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class Timer(NamedTuple):
-    """One unit. `due`: time in ms."""
+    """One unit of the timer queue. `due`: time in ms."""
 
     due: int
     offset: int
@@ -51,19 +54,19 @@ class Timer(NamedTuple):
 
 
 class Progress:
-    """The rows of the table `timers`, which show whether a unit still waits."""
+    """The rows of the table `timers`. They show whether the message of a unit still waits."""
 
     def __init__(self, rows: Sequence[TimerProgress]) -> None:
         self.rows: list[TimerProgress] = in_order(rows)
         self.begin: int = self.rows[0].begin if self.rows else END[0]
-        """No unit before this offset waits."""
+        """Queue offset below which no message waits."""
 
     def waits(self, due: int, offset: int) -> bool:
-        """Whether a unit still waits."""
+        """Whether the message with this due time and queue offset still waits."""
         return bool(self.rows) and still_waits(self.rows, due, offset)
 
     def all_wait(self, units: Columns) -> bool:
-        """Whether all of these units, which are in order of delivery, still wait."""
+        """Whether all of these units still wait. The units must be in order of delivery."""
         if len(self.rows) != 1:
             return all(map(self.waits, units.due.tolist(), units.offset.tolist()))
         (row,) = self.rows
@@ -71,7 +74,8 @@ class Progress:
         return first >= row.place and int(units.offset.min()) >= row.begin
 
     def waiting(self, due: Array, first: int) -> Array:
-        """A mask of the units from offset `first` on that wait."""
+        """Return a mask of the units from offset `first` on: True for each unit that waits. `due`: their due
+        times."""
         offsets = np.arange(first, first + len(due))
         mask = np.zeros(len(due), bool)
         for row in self.rows:
@@ -83,13 +87,13 @@ class Progress:
 
     @property
     def oldest(self) -> int:
-        """The earliest due time, in ms, of recalls that still have an effect."""
+        """A due time in ms. Recalls of messages that are due earlier no longer have an effect."""
         return min((row.time for row in self.rows), default=END[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Units in columns."""
+    """Units as columns: arrays with one item for each unit."""
 
     due: Array
     offset: Array
@@ -103,11 +107,11 @@ class Columns:
         return Columns(self.due[which], self.offset[which], self.position[which], self.size[which])
 
     def sorted(self) -> Columns:
-        """The units in order of delivery; they must be in order of offsets."""
+        """Return the units in order of delivery. Before, they must be in order of their offsets."""
         return self[np.argsort(self.due, kind="stable")]
 
     def timers(self, first: int, last: int) -> list[Timer]:
-        """Units `first` to `last` as a list."""
+        """Return the units from index `first` up to, but not including, `last` as a list."""
         part = (column[first:last].tolist() for column in (self.due, self.offset, self.position, self.size))
         return list(map(Timer, *part))
 
@@ -129,9 +133,14 @@ NO_UNITS: Final = _joined([])
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search: all waiting units in [begin, end) before `horizon` in the order of delivery,
-    and the recalls that may apply to them. `waiting`: number of waiting units, `first`: offset of the first
-    of them, `end` if none waits."""
+    """The result of a search among the units with offsets in [begin, end).
+
+    * `messages`   all waiting units before `horizon`, in order of delivery
+    * `recalls`    the recalls that may apply to these units
+    * `horizon`    a place in the order of delivery: units behind it were not kept
+    * `waiting`    number of all waiting units
+    * `first`      offset of the first waiting unit; `end` if none waits
+    """
 
     messages: Columns
     recalls: Columns
@@ -143,8 +152,8 @@ class Found:
 
 @dataclass(slots=True)
 class QueueUnits:
-    """Units [first, end) of a queue: those before `flushed` are in files of `directory`, the others in
-    `tail`."""
+    """The units [first, end) of a ConsumeQueue. Those below offset `flushed` are in files of `directory`, the
+    others in `tail`."""
 
     directory: str
     first: int
@@ -153,7 +162,8 @@ class QueueUnits:
     tail: bytes
 
     def chunks(self, files: Files) -> Iterator[tuple[int, Array]]:
-        """Pairs (offset of the first unit, units), one file after the other. OSError if a file is missing."""
+        """Yield pairs of an offset and the units from that offset on, one file after the other. Raises
+        OSError if a file is missing."""
         at = self.first
         stop = min(self.flushed, self.end)
         while at < stop:
@@ -169,7 +179,7 @@ class QueueUnits:
 
 
 def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Found:
-    """Search the units for the `most` that are due first. For a worker."""
+    """Search for the `most` units that are due first. Runs in a worker."""
     messages: list[Columns] = []
     recalls: list[Columns] = []
     held = waiting = 0
@@ -217,8 +227,8 @@ def _cut(parts: list[Columns], most: int, horizon: Place) -> tuple[list[Columns]
 
 
 def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms: int) -> int:
-    """Offset of the first unit that waits; the end if none does. Recalls of messages due up to `passed_ms` do
-    not count. For a worker."""
+    """Return the offset of the first unit that waits, or the end if none waits. Recalls of messages due up to
+    `passed_ms` do not count. Runs in a worker."""
     for begin, chunk in units.chunks(files):
         code = chunk["code"].astype(np.int64)
         mask = progress.waiting(code >> 1, begin) & (code > 0)
@@ -230,37 +240,38 @@ def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms
 
 @dataclass(slots=True)
 class Wheel:
-    """The units that are due next, up to `horizon`. Lives on the event loop.
+    """The units that are due next, up to `horizon`. Only the event loop uses this object.
 
-    Of units that are due at the same time, those of the search come first, then `late`, then `arrived`: this
-    is also the order of their offsets."""
+    If units are due at the same time, units of `found` come first, then those of `late`, then those of
+    `arrived`. This is also the order of their offsets.
+    """
 
     found: Found
     at: int = 0
-    """Units of the search below this index were taken."""
+    """Index into the units of the search: units below this index were taken."""
     late: Columns = field(default_factory=lambda: NO_UNITS)
-    """Units that arrived since the search, in order of delivery, except the newest."""
+    """Units that arrived since the search, in order of delivery, without the units on the heap `arrived`."""
     late_at: int = 0
-    """Units of `late` below this index were taken."""
+    """Index into `late`: units below this index were taken."""
     arrived: list[Timer] = field(default_factory=list)
-    """A heap of the newest units that arrived since the search."""
+    """A heap of the units that arrived last."""
     recalls: list[Timer] = field(default_factory=list)
     """A heap of the recalls that arrived since the search."""
     recalls_at: int = 0
     seen: int = 0
-    """Units before this offset were examined."""
+    """Queue offset below which all units were examined."""
     settled: int = 0
-    """Units before this offset are not on the heap."""
+    """Queue offset below which no unit is on the heap `arrived`."""
     horizon: Place = END
 
     @classmethod
     def of(cls, found: Found) -> Wheel:
-        """A wheel with the result of a search."""
+        """Return a wheel with the result of a search."""
         return cls(found, seen=found.end, settled=found.end, horizon=found.horizon)
 
     @staticmethod
     def listed(units: bytes, first: int) -> list[tuple[Timer, bool]]:
-        """Units from offset `first` on, each with whether it is a recall."""
+        """Return the units from offset `first` on, each with a flag: True for a recall."""
         return [
             (Timer(code >> 1, first + number, position, size), bool(code & 1))
             for number, (position, size, code) in enumerate(UNIT.iter_unpack(units))
@@ -268,21 +279,21 @@ class Wheel:
 
     @property
     def complete(self) -> bool:
-        """Whether every waiting unit is known."""
+        """Whether all waiting units are known, so that no further search is needed."""
         return self.horizon == END
 
     @property
     def count(self) -> int:
-        """Units in memory."""
+        """Number of units in memory that were not taken."""
         return len(self.found.messages) - self.at + self.came
 
     @property
     def came(self) -> int:
-        """Units in memory that arrived since the search."""
+        """Number of units in memory that arrived since the search and were not taken."""
         return len(self.late) - self.late_at + len(self.arrived)
 
     def arrive(self, units: bytes, progress: Progress) -> None:
-        """Add the units from offset `seen` on."""
+        """Add `units`, which begin at offset `seen`, as far as they wait and come before the horizon."""
         for position, size, code in UNIT.iter_unpack(units):
             due, offset = code >> 1, self.seen
             self.seen += 1
@@ -299,14 +310,17 @@ class Wheel:
             self._forget_late()
 
     def _settle(self) -> None:
-        """Move the units of the heap to the columns, from which they are taken at less cost."""
+        """Move the units from the heap `arrived` to the columns `late`, from which units can be taken
+        faster."""
         late = self.late[self.late_at :]
         self.late = _merged(late, columns_of(sorted(self.arrived)))
         self.late_at, self.settled = 0, self.seen
         self.arrived = []
 
     def _forget_late(self) -> None:
-        """Forget the half of the arrived units that is due later."""
+        """Lower the horizon to the middle of the units that arrived, or of the recalls, whichever exceeds
+        `ARRIVED_UNITS`. Arrived units and recalls behind the new horizon are dropped; the next search finds
+        them again."""
         self._settle()
         late = self.late
         if len(late) > ARRIVED_UNITS:
@@ -321,7 +335,8 @@ class Wheel:
         heapq.heapify(self.recalls)
 
     def next_due(self) -> int | None:
-        """Due time of the next known unit, in ms; None if there is none."""
+        """The due time of the next known unit, in ms, or None if there is no known unit before the
+        horizon."""
         first = self._first()
         return None if first is None or first >= self.horizon else first[0]
 
@@ -333,7 +348,7 @@ class Wheel:
         return min(places, default=None)
 
     def take(self, until_ms: int, most: int) -> Columns:
-        """Take the next units that are due at this time or earlier, at most `most`."""
+        """Take the next units that are due at `until_ms` or earlier, at most `most`."""
         some = _merged(
             _due(self.found.messages, self.at, until_ms, most), _due(self.late, self.late_at, until_ms, most)
         )[:most]
@@ -347,7 +362,8 @@ class Wheel:
         return some
 
     def _with_newest(self, listed: list[Timer], until_ms: int, most: int) -> list[Timer]:
-        """These units merged with those of the heap, which are taken from it."""
+        """Merge the units of `listed` with units from the heap `arrived`, at most `most` together. The heap
+        loses the units that are taken from it."""
         taken: list[Timer] = []
         place = 0
         while len(taken) < most:
@@ -366,7 +382,7 @@ class Wheel:
         return taken
 
     def take_recalls(self, until_ms: int) -> list[Timer]:
-        """Take the recalls of messages due at this time or earlier."""
+        """Take the recalls of messages that are due at `until_ms` or earlier."""
         columns = self.found.recalls
         stop = int(np.searchsorted(columns.due, until_ms, side="right"))
         taken = columns.timers(self.recalls_at, stop) if stop > self.recalls_at else []
@@ -377,25 +393,25 @@ class Wheel:
 
 
 def columns_of(units: Sequence[Timer]) -> Columns:
-    """Units as columns."""
+    """Return a list of units as columns."""
     return Columns(*np.array(units, np.int64).reshape(-1, 4).T)
 
 
 def _before(columns: Columns, place: Place) -> Columns:
-    """The units that come before a place in the order of delivery."""
+    """Return the units that come before `place` in the order of delivery."""
     due, offset = place
     return columns[(columns.due < due) | ((columns.due == due) & (columns.offset < offset))]
 
 
 def _due(columns: Columns, at: int, until_ms: int, most: int) -> Columns:
-    """The next units from index `at` that are due at this time or earlier, at most `most`."""
+    """Return the next units from index `at` on that are due at `until_ms` or earlier, at most `most`."""
     some = columns[at : at + most]
     return some[: int(np.searchsorted(some.due, until_ms, side="right"))]
 
 
 def _merged(one: Columns, other: Columns) -> Columns:
-    """Both merged in order of delivery. Each must be in that order, and the offsets of `other` must be
-    higher."""
+    """Merge two groups of units in order of delivery. Each group must already be in that order, and the
+    offsets of `other` must be higher than those of `one`."""
     if not len(one) or not len(other):
         return one if len(one) else other
     places = np.searchsorted(one.due, other.due, side="right")

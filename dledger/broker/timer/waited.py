@@ -1,5 +1,5 @@
-"""Converts a message that waited to the message that is delivered. It is fast, because 100,000 may be due in
-one second."""
+"""Converts the record of a message that waited to the message that is delivered. The conversion is fast,
+because 100,000 messages may be due in one second."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TOPIC, _QUEUE, _KEY = REAL_TOPIC.encode(), REAL_QID.encode(), UNIQ_KEY.encode()
 
 
 class Waited(NamedTuple):
-    """The parts of the record that are delivered. `topic`, `queue`: the destination; `key`: its unique
-    key."""
+    """The parts of a waiting message that are delivered. `topic`, `queue`: the destination; `key`: the unique
+    key of the message."""
 
     topic: str
     queue: str
@@ -37,12 +37,12 @@ class Waited(NamedTuple):
     properties: bytes
 
     def to(self, slot: TopicSlot, queue_id: int) -> Outgoing:
-        """The message for this queue."""
+        """Return the message for this queue."""
         return Outgoing(slot, queue_id, *self[3:])
 
 
 def unpack_waited(data: bytes) -> Waited:
-    """The parts of a record of the timer topic. CorruptRecord if it is invalid."""
+    """Return the parts of a record of the timer topic. Raises CorruptRecord if the record is invalid."""
     fields = FIXED.unpack_from(data)
     if fields[1] != MAGIC_V1 or fields[7] & _WIDE:
         record = decode_record(data)  # not one of ours: an IPv6 host becomes zeros
@@ -63,7 +63,7 @@ def unpack_waited(data: bytes) -> Waited:
 
 
 def _taken(properties: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """The value of a property, and the properties without it."""
+    """Return the value of a property, and the properties without this property."""
     needle = name + b"\x01"
     at = properties.find(needle)
     while at > 0 and properties[at - 1] != 2:

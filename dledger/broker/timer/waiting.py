@@ -20,9 +20,10 @@ _LONG = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def due_time(properties: dict[str, str], now_ms: int, settings: BrokerConfig) -> int | None:
-    """Due time in ms since the epoch, rounded up to whole units of `timerPrecisionMs`; None if the time has
-    passed and the message is delivered at once. RemotingError 13 for a time that is too far ahead or invalid;
-    1 if timers are disabled."""
+    """Return the due time in ms since the epoch, rounded up to a multiple of `timerPrecisionMs`. Returns None
+    if the time has passed, so that the message is delivered at once. Raises RemotingError with code 13
+    MESSAGE_ILLEGAL if the time is invalid or too far ahead, and with code 1 SYSTEM_ERROR if timers are
+    disabled."""
     if not settings.timer_wheel_enable:
         raise RemotingError(
             ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
@@ -48,7 +49,7 @@ def due_time(properties: dict[str, str], now_ms: int, settings: BrokerConfig) ->
 
 
 def rounded_up(time_ms: int, precision_ms: int) -> int:
-    """A time rounded up to a multiple of the precision."""
+    """Return a time rounded up to a multiple of the precision."""
     return -(-time_ms // precision_ms) * precision_ms
 
 

@@ -1,8 +1,9 @@
-"""Topics that were created by a send: the first acknowledgements wait until the NameServers know the topic.
+"""Delays the acknowledgements of the first messages of a topic that was created by a send, until the
+NameServers know the topic.
 
 Otherwise a consumer that starts right after the first acknowledgement would find no route.
-`Registrar.announce` bounds the wait: a NameServer that does not answer delays these acknowledgements by
-`ANSWER_LIMIT_S`. Until the announcement is done, sends to such a topic do not take the fast path
+`Registrar.announce` limits the wait: a NameServer that does not answer delays these acknowledgements by
+`ANSWER_LIMIT_S`. Until the topic is announced, sends to it do not take the fast path
 (`CommitLogWriter.unannounced`).
 """
 
@@ -21,13 +22,14 @@ Answer = Callable[[], None]
 
 
 class TopicAnnouncements:
-    """One announcement of each new topic, and the answers that wait for it."""
+    """Announces each new topic once, and keeps the answers that wait for the announcement."""
 
     def __init__(self, registrar: Registrar, applied: PendingResponses) -> None:
         self._registrar = registrar
         self._applied = applied
         self._waiting: dict[TopicSlot, list[Answer]] = {}
-        """Waiting answers by topic, limited by the requests that connections may have in flight."""
+        """Answers that wait, by topic. The number of requests that connections may have in flight limits
+        them."""
 
     def add(
         self,

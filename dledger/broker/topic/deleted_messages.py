@@ -1,7 +1,8 @@
-"""Messages on their way to a topic that was deleted meanwhile: they are not delivered.
+"""Finds messages whose topic was deleted while they were on their way to it. They are not delivered.
 
-They wait in a delay level or as half messages, or were sent back by a consumer. The position at which they
-were first stored shows whether the present topic of that name is the one that they were sent to.
+Such messages wait in a delay level or as half messages, or were sent back by a consumer. The position at
+which a message was first stored shows whether it was sent to the present topic of that name or to an earlier
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _RETRY_TOPIC, _ORIGIN = RETRY_TOPIC.encode(), ORIGIN_MESSAGE_ID.encode()
 
 def is_gone(deleted: Deleted, properties: Mapping[str, str], position: int, hosts: Collection[bytes]) -> bool:
     """Whether the destination of a waiting message was deleted. `position`: where the message was first
-    stored; `hosts`: addresses of this group's brokers, as in records."""
+    stored; `hosts`: addresses of this group's brokers, in the form that records have."""
     if not deleted:
         return False
     real = properties.get(REAL_TOPIC)
@@ -31,7 +32,8 @@ def is_gone(deleted: Deleted, properties: Mapping[str, str], position: int, host
 
 
 def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: Collection[bytes]) -> bool:
-    """Whether the original topic of a message in a retry topic was deleted since."""
+    """Whether the original topic of a message in a retry topic was deleted since the message was first
+    stored."""
     if topic is None or origin is None or topic not in deleted:
         return False
     try:
@@ -42,8 +44,8 @@ def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: C
 
 
 class OfLivingTopics:
-    """A filter for messages of a retry topic whose original topic still exists and that match another
-    filter."""
+    """A filter for a retry topic: matches messages whose original topic still exists and that match a second
+    filter, `inner`."""
 
     def __init__(self, deleted: Deleted, hosts: Collection[bytes], inner: MessageFilter) -> None:
         self._deleted = deleted
@@ -51,11 +53,11 @@ class OfLivingTopics:
         self._inner = inner
 
     def by_code(self, code: int) -> int:
-        """LOOK, or NO if the other filter says NO."""
+        """Return NO if the filter `inner` says NO, otherwise LOOK."""
         return NO if self._inner.by_code(code) == NO else LOOK
 
     def by_properties(self, properties: bytes) -> bool:
-        """Whether the original topic still exists and the other filter matches."""
+        """Whether the original topic still exists and the filter `inner` matches."""
         topic, origin = (find_property(properties, name) for name in (_RETRY_TOPIC, _ORIGIN))
         texts = [None if one is None else one.decode("utf-8", "replace") for one in (topic, origin)]
         if _came_back(self._deleted, texts[0], texts[1], self._hosts):
@@ -63,13 +65,13 @@ class OfLivingTopics:
         return self._inner.by_properties(properties)
 
     def cost(self, properties: bytes) -> int:
-        """The cost of the other filter and of finding two properties."""
+        """Return the cost of the filter `inner` plus the cost of finding two properties."""
         return len(properties) + self._inner.cost(properties)
 
 
 def hosts_of(members: Callable[[], Mapping[str, str]]) -> frozenset[bytes]:
-    """The brokers of a group as records name hosts, from the members' addresses; addresses that are not
-    numeric are left out."""
+    """Return the addresses of the brokers of a group, in the form that records have for hosts. `members`: a
+    function that returns the addresses by member; those that are not numeric are left out."""
     found = set()
     for address in members().values():
         try:

@@ -1,8 +1,9 @@
-"""Deletion of topics and groups by the leader: how state and memory forget them, and how consumers are
-informed.
+"""Deletion of topics and groups by the leader: how the state and the memory forget them, and how consumers
+are informed.
 
-The operation removes everything from the state (`formats.state.deletions`). What a leader has in memory
-besides is forgotten in the same turn of the loop, before the operation is appended, by the listeners here.
+The operation removes everything from the replicated state (`formats.state.deletions`). The leader also has
+data about topics and groups in memory. The listeners defined here forget that data in the same turn of the
+loop, before the operation is appended.
 """
 
 from __future__ import annotations
@@ -27,21 +28,24 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 MAX_DELETED = 50_000
-"""Names of deleted topics that are remembered until the log holds nothing of the old topics. With more, a
-deletion is refused (2)."""
+"""Largest number of deleted topics whose names are remembered. A name is remembered until the log holds
+nothing of the old topic. Beyond the limit, a deletion is refused with 2 SYSTEM_BUSY."""
 TOGETHER = 50
-"""Topics, or groups that are sent to a new offset, in one batch of the log."""
+"""Largest number of topics that one batch of the log deletes, and of groups whose offset resets one batch
+holds."""
 MAX_SENT_ON = 5_000
-"""Pairs of group and topic whose consumers are sent to the beginning of a topic that is created again: half
-of the limit of resets (`pending_offsets.MAX_RESETS`)."""
+"""Largest number of pending offset resets, one for each group and topic, up to which a deletion adds more.
+Such a reset sends the consumers of the group to the beginning of the topic when it is created again. The
+number is half of the limit of resets (`pending_offsets.MAX_RESETS`)."""
 
 Forget = Callable[[CommitLogWriter, str, str], None]
-"""Called with the writer, "topic" or "group", and a name that is about to be deleted; `writer.pending` still
-has its rows."""
+"""Function that is called with the writer, "topic" or "group", and a name that is about to be deleted.
+`writer.pending` then still has the rows of that name."""
 
 
 class Deletions:
-    """Rules of deletion. Every deletion is an entry of the log; later requests can rely on it at once."""
+    """Deletes topics and groups. Every deletion is an entry of the log; later requests see it at once, before
+    it is applied."""
 
     def __init__(self, store: MessageStore, clients: Clients) -> None:
         self._store = store
@@ -49,11 +53,12 @@ class Deletions:
         self.listeners: list[Forget] = []
 
     def delete_topic(self, writer: CommitLogWriter, topic: str) -> int | None:
-        """Delete a topic, and its retry topics of groups that pop it. Returns the index of the last entry,
-        None if there is no such topic. RemotingError 2 or 14: the topic still exists.
+        """Delete a topic, and the retry topics of the groups that pop it. Returns the index of the last
+        entry, or None if there is no such topic. Raises RemotingError with code 2 SYSTEM_BUSY or 14
+        SERVICE_NOT_AVAILABLE if it cannot be deleted now; the topic then still exists.
 
-        Connected consumers have offsets of the deleted topic. If it is created again, they are sent to its
-        beginning, and the offsets that they report before that are ignored.
+        Connected consumers still have offsets of the deleted topic. If the topic is created again, they are
+        sent to its beginning, and offsets that they report before that are ignored.
         """
         names = [
             name
@@ -74,9 +79,10 @@ class Deletions:
         return self._delete(writer, [topic], sent_on)
 
     def delete_group(self, writer: CommitLogWriter, group: str, *, keep_offsets: bool) -> int | None:
-        """Delete a group with its offsets, its retry topics and its dead letters; with `keep_offsets` only
-        its configuration, as in RocketMQ. Returns the index of the last entry, None if nothing of the group
-        exists. RemotingError 2 or 14: it still exists."""
+        """Delete a group with its offsets, its retry topics and its dead letters. With `keep_offsets`, delete
+        only its configuration, as in RocketMQ. Returns the index of the last entry, or None if nothing of the
+        group exists. Raises RemotingError with code 2 SYSTEM_BUSY or 14 SERVICE_NOT_AVAILABLE if it cannot be
+        deleted now; the group then still exists."""
         if keep_offsets:
             if writer.group(group) is None:
                 return None
@@ -100,8 +106,8 @@ class Deletions:
         return writer.delete(known, group_deletion(group))
 
     def _pop_retries(self, writer: CommitLogWriter, group: str) -> list[str]:
-        """Retry topics of messages that the group popped. Topics that may also belong to another group are
-        left out, because older names do not separate group and topic clearly."""
+        """Return the retry topics of messages that the group popped. A topic that may also belong to another
+        group is left out: in older names, it is not clear where the group ends and the topic begins."""
         names = [
             name
             for topic in self._store.state.topics_of(group)
@@ -132,8 +138,8 @@ class Deletions:
 
 
 def _others(writer: CommitLogWriter, name: str, group: str) -> bool:
-    """Whether a retry topic may by its name also belong to another group: as that group's own, or for a topic
-    that it may pop."""
+    """Whether the name of a retry topic fits another group as well: as the retry topic of that group itself,
+    or of that group and a topic that it may pop."""
     text = name.removeprefix(RETRY_PREFIX)
     if writer.group(text) is not None:
         return True

@@ -1,4 +1,4 @@
-"""Removes the rows about deleted topics when they are no longer needed."""
+"""Removes the rows of the state about deleted topics when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dledger.broker.services import LeaderService
 from dledger.formats.state import DELETIONS, RESETS
 
 SWEEP_S = 10.0
-"""Seconds between two looks."""
+"""Seconds between two sweeps."""
 KEPT = 1000
-"""Deletions that are kept longer than this leader's log needs them, because the logs of other brokers may
-begin earlier."""
+"""Number of deletions that are kept even if this leader's log no longer needs them, because the logs of other
+brokers may begin earlier."""
 TOGETHER = 100
-"""Rows that are removed in one turn of the loop."""
+"""Largest number of rows of each table that are removed in one turn of the loop."""
 
 
 class DeletionService(LeaderService):
-    """One task, while this node leads."""
+    """Runs one task while this node leads: a sweep every `SWEEP_S` seconds."""
 
     def __init__(self, core: Core) -> None:
         self._node = core.node
@@ -42,7 +42,7 @@ class DeletionService(LeaderService):
             self.sweep()
 
     def sweep(self) -> None:
-        """Remove outdated rows, as many as fit into one turn of the loop."""
+        """Remove rows that are no longer needed, as many as fit into one turn of the loop."""
         writer = self._writer
         if writer is None or not writer.room:
             return

@@ -7,7 +7,8 @@ from dledger.remoting.bodies import SubscriptionGroupConfig
 
 
 def shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
-    """A group as in the answer to 201, and in subscriptionGroup.json."""
+    """Return a group as the answer to 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG and subscriptionGroup.json show
+    it."""
     return SubscriptionGroupConfig(
         group.name,
         consumeEnable=group.enable,

@@ -20,14 +20,15 @@ from dledger.runtime.live_settings import LiveSettings
 
 DLQ_QUEUES = 1
 MAX_TOPIC_BYTES = 64 * 1024
-"""Bytes of one topic in a registration; a larger topic is refused."""
+"""Limit, in bytes, of one topic in a registration. A larger topic is refused."""
 INTERNAL_TABLE_BYTES = 512 * 1024
-"""Bytes of a registration beyond `max_topic_table_bytes` for retry and dead letter topics, about 2,000 of
-them."""
+"""Bytes of a registration reserved for retry and dead letter topics, in addition to `max_topic_table_bytes`.
+About 2,000 such topics fit."""
 
 
 class TopicCreation:
-    """Rules of creation. Every creation is an entry of the log; later requests can rely on it at once."""
+    """Creates topics and groups. Every creation is an entry of the log; later requests see it at once, before
+    it is applied."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
@@ -35,8 +36,9 @@ class TopicCreation:
     def topic_for_send(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicSlot:
-        """The slot of a topic that a client sends to; the topic is created if that is allowed. RemotingError
-        29, 16, 17 or 1."""
+        """Return the slot of a topic that a client sends to. The topic is created if that is allowed. Raises
+        RemotingError: 29 INVALID_PARAMETER for an invalid name, 16 NO_PERMISSION for a system topic, 17
+        TOPIC_NOT_EXIST if the topic may not be created, 1 SYSTEM_ERROR at a limit."""
         problem = topic_problem(topic)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
@@ -59,7 +61,8 @@ class TopicCreation:
     def internal_topic(
         self, writer: CommitLogWriter, topic: str, queues: int, *, by_send: bool = False
     ) -> TopicSlot:
-        """A retry or dead letter topic, created if it does not exist. RemotingError 1 at a limit."""
+        """Return a retry or dead letter topic, which is created if it does not exist. Raises RemotingError
+        with code 1 SYSTEM_ERROR at a limit."""
         slot = writer.slot(topic)
         if slot is not None:
             return slot
@@ -67,20 +70,20 @@ class TopicCreation:
         return self._created(writer, config, internal=True, by_send=by_send)
 
     def dead_letters(self, writer: CommitLogWriter, group: str) -> TopicSlot:
-        """The dead letter topic of a group, created with its first message."""
+        """Return the dead letter topic of a group, which is created with its first message."""
         return self.internal_topic(writer, DLQ_PREFIX + group, DLQ_QUEUES, by_send=True)
 
     def put_topic(
         self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False, by_send: bool = False
     ) -> int:
-        """Create or change a topic. Returns the index of the entry; RemotingError 1 at a limit, 29 if the
-        topic is too large.
+        """Create or change a topic. Returns the index of the entry. Raises RemotingError with code 1
+        SYSTEM_ERROR at a limit, and with code 29 INVALID_PARAMETER if the topic is too large.
 
-        The whole table is one frame to a NameServer, whose limit is 16 MiB, as in RocketMQ. A topic that does
-        not fit is refused here, where a client gets the error. RocketMQ 5 can split the table
-        (enableSplitRegistration, off by default). But then a NameServer that knows nothing yet shows a leader
-        with only a part of its topics, and one with deleteTopicWithBrokerRegistration deletes the topics of
-        the other parts. So id 0 is only for whole tables (safety.md S23).
+        The whole table of topics is sent to a NameServer in one frame, whose limit is 16 MiB, as in RocketMQ.
+        A topic that does not fit is refused here, so that the client gets the error. RocketMQ 5 can split the
+        table (enableSplitRegistration, off by default). But then a NameServer that knows nothing yet shows a
+        leader with only a part of its topics. A NameServer with deleteTopicWithBrokerRegistration deletes the
+        topics of the other parts. So a broker with id 0 always registers a whole table (safety.md S23).
 
         `internal`: a retry or dead letter topic. There are at most two for each consumer group, so their
         number is bounded. Without a dead letter topic, a message that cannot be consumed would block its
@@ -116,10 +119,12 @@ class TopicCreation:
     def group_for_consumer(
         self, writer: CommitLogWriter, state: ReplicatedState, name: str
     ) -> GroupConfig | None:
-        """A consumer group, created with its retry topic if that is allowed; None if it is not.
+        """Return a consumer group. If it does not exist, it is created with its retry topic, as far as that
+        is allowed. Returns None if it is not allowed, or if the log has no room: then the heartbeat or pull
+        will be repeated.
 
-        RemotingError 29 for an invalid name, 1 at a limit. If the log has no room, the group is not created
-        now: the heartbeat or pull will be repeated.
+        Raises RemotingError with code 29 INVALID_PARAMETER for an invalid name, and with code 1 SYSTEM_ERROR
+        at a limit.
         """
         group = writer.group(name)
         if group is not None:
@@ -140,9 +145,9 @@ class TopicCreation:
         return group
 
     def retry_topic_for_consumer(self, writer: CommitLogWriter, name: str) -> None:
-        """Create the retry topic of a group that was created by a command, when the first consumer comes:
-        tools find a group by its retry topic. RemotingError 1 at a limit. Does nothing while the log has no
-        room, as `group_for_consumer`."""
+        """Create the retry topic of a group when its first consumer comes. A group that was created by a
+        command has no retry topic yet, but tools find a group by it. Does nothing while the log has no room.
+        Raises RemotingError with code 1 SYSTEM_ERROR at a limit."""
         group = writer.group(name)
         if group is not None and writer.room:
             self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
@@ -159,9 +164,9 @@ class TopicCreation:
     def _inherited(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicConfig | None:
-        """The configuration of a topic that a send creates (createTopicInSendMessageMethod): as many
-        queues as requested, at most those of the default topic. None if it cannot be created from the
-        default topic."""
+        """Return the configuration of a topic that a send creates (createTopicInSendMessageMethod). It has as
+        many queues as requested, but at most those of the default topic. Returns None if the topic cannot be
+        created from the default topic."""
         if not self._settings.now.auto_create_topic:
             return None
         parent = writer.topic(default_topic)

@@ -20,12 +20,12 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_QUEUES = 18
-"""Least number of queues of the schedule topic; it has as many as there are delay levels, if these are more
-(SCHEDULE_TOPIC_QUEUE_NUM)."""
+"""Smallest number of queues of the schedule topic (SCHEDULE_TOPIC_QUEUE_NUM). If there are more delay levels,
+the topic has one queue for each level."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 """The topic in which half messages of transactions wait."""
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""The topic of half messages whose transaction was never ended."""
+"""The topic that gets half messages whose transactions were discarded, because no producer ended them."""
 READ_WRITE = Perm.READ | Perm.WRITE
 
 FORBIDDEN_TO_SEND = frozenset(
@@ -47,8 +47,8 @@ _NO_DIRECTORY = frozenset({".", ".."})
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why this is not a valid topic name; None if it is valid. At most 127 bytes: old clients read no
-    more."""
+    """Return why a name is not a valid name of a topic, or None if it is valid. Names have at most 127 bytes,
+    because old clients cannot read longer ones."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.match(topic) or topic in _NO_DIRECTORY or topic.endswith("\n"):
@@ -59,7 +59,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why this is not a valid group name; None if it is valid."""
+    """Return why a name is not a valid name of a group, or None if it is valid."""
     if not group.strip():
         return "The specified group is blank."
     if not _NAME.match(group) or group.endswith("\n"):

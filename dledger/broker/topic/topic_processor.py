@@ -60,7 +60,8 @@ from dledger.remoting.registration import table_body
 
 B = TypeVar("B", bound=Birth)
 LIFE = "life"
-"""Field in answers to 351 and 352, and in requests 215 and 207: see `formats.life`."""
+"""Return the topics that exist from the start. They follow from the configuration, so they are not in the
+log."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 MAX_LIST = 100
