@@ -1,18 +1,18 @@
 """Delivery of timer messages when they are due, by the leader (TimerMessageStore).
 
-The delivery is another message, in its real queue, in one batch with the operation that records how far
-timers have been delivered (`formats.state.timers`). So a change of leader loses no message and delivers none
-twice. The steps are:
+To deliver a message, the leader appends a new message for its real queue. The same batch holds the operation
+that records how far timers have been delivered (`formats.state.timers`). So a change of leader loses no
+message and delivers none twice. The steps are:
 
-1. The wheel (`timer_wheel`) knows which are due next. When the first one is due, the time is claimed
-   (`timer_claims`): what is appended from now on is due later.
-2. The service waits until everything that was appended before is applied: then the wheel has all that is due
-   by that time, and all recalls of it.
-3. The messages are delivered in batches, in the order of their due times. Each batch records its end in that
-   order.
+1. The wheel (`timer_wheel`) knows which messages are due next. When the first of them is due, the leader
+   claims the present time (`timer_claims`). Messages that it appends after that are due later.
+2. The service waits until all entries from before the claim are applied. Then the wheel knows all messages
+   that are due by the claimed time, and all recalls of these messages.
+3. The messages are delivered in batches, in the order of their due times. Each batch records how far the
+   delivery has come in that order.
 
-Messages that wait longer than `timerRollWindowSlot` are stored in the log again, so that retention can remove
-the older part. The first row of the table has the offset of the first message that waits.
+A message that waits longer than `timerRollWindowSlot` is stored in the log again, so that retention can
+remove the older part. The first row of the table `timers` has the offset of the first message that waits.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def is_system_topic(topic: str) -> bool:
 
 
 def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
-    """Topics that exist from the start. They follow from the configuration, so they are not in the log."""
+    """Return the topics that exist from the start. They follow from the configuration, so they are not in the
+    log."""
     levels = max(SCHEDULE_QUEUES, len(config.delay_levels))
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1, READ_WRITE),

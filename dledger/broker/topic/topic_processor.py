@@ -1,7 +1,14 @@
-"""Topics and consumer groups: 17, 200 create or change them, 21, 201 show them (AdminBrokerProcessor).
+"""Topics and consumer groups (AdminBrokerProcessor).
 
-A creation is answered when it is applied here and the NameServers know it, so that a client that asks for the
-route next finds it. The codes that show topics and groups read the applied state, on every node.
+* 17 UPDATE_AND_CREATE_TOPIC, 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP create or change one; 18 and 225 take a
+  list
+* 215 DELETE_TOPIC_IN_BROKER, 207 DELETE_SUBSCRIPTIONGROUP delete one
+* 21 GET_ALL_TOPIC_CONFIG, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG show all
+* 351 GET_TOPIC_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG show one
+
+The creation of a topic is answered when it is applied here and the NameServers know the topic. So a client
+that asks for the route next finds it. The requests that show topics and groups read the applied state, on
+every node.
 """
 
 from __future__ import annotations
@@ -60,18 +67,19 @@ from dledger.remoting.registration import table_body
 
 B = TypeVar("B", bound=Birth)
 LIFE = "life"
-"""Return the topics that exist from the start. They follow from the configuration, so they are not in the
-log."""
+"""Name of a field in the answers to 351 GET_TOPIC_CONFIG and 352 GET_SUBSCRIPTIONGROUP_CONFIG, and in the
+requests 215 DELETE_TOPIC_IN_BROKER and 207 DELETE_SUBSCRIPTIONGROUP. For its value see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 MAX_LIST = 100
-"""Topics or groups in one request; with more it is refused."""
+"""Largest number of topics or groups in one request. A request with more is refused."""
 MAX_LIST_BODY = 64 * 1024
-"""Most bytes of the body of a request with several topics or groups."""
+"""Limit, in bytes, of the body of a request with several topics or groups. A request with a larger body is
+refused."""
 
 
 class TopicProcessor:
-    """Handlers of the codes of topics and groups."""
+    """Handlers of the requests that create, delete and show topics and groups."""
 
     def __init__(
         self,
@@ -100,8 +108,9 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, topics=("topic",)),
     )
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
-        """Create a topic or change it. A queue that holds messages stays readable: producers no longer choose
-        it, and the answer says so. (In RocketMQ its messages can no longer be read.)"""
+        """Create a topic or change it. If fewer read queues are requested than hold messages, all queues that
+        hold messages stay readable. Producers no longer choose them, and the answer says so. (In RocketMQ
+        their messages can no longer be read.)"""
         header, writer = call.header, call.writer
         config = self._topic_config(writer, header)
         respond = call.respond
@@ -129,7 +138,7 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, body=actions.of_topics),
     )
     def create_topics(self, call: LeaderCall[None]) -> None:
-        """Create or change several topics: all are checked before the first is created."""
+        """Create or change several topics. All of them are checked before the first is created."""
         writer = call.writer
         asked = decode_body(call.request.body, TopicConfigList, "list of topics").topicConfigList
         _check_length(len(asked))
@@ -170,8 +179,8 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, body=actions.of_groups),
     )
     def create_groups(self, call: LeaderCall[None]) -> None:
-        """Create or change several groups: all are checked before the first is created. The answer names
-        settings that have no effect."""
+        """Create or change several groups. All of them are checked before the first is created. The answer
+        names settings that have no effect."""
         asked = decode_body(call.request.body, GroupConfigList, "list of groups").groupConfigList
         _check_length(len(asked))
         configs = [_group_config(one) for one in asked]
@@ -206,9 +215,9 @@ class TopicProcessor:
         does=actions.Does(Action.DELETE, topics=("topic",)),
     )
     def delete_topic(self, call: LeaderCall[DeleteTopicHeader]) -> None:
-        """Delete a topic and everything that belongs to it. If the topic does not exist, or the request names
-        the life of an earlier topic of that name, the answer is success. Answered when the topic is gone here
-        and the NameServers know it."""
+        """Delete a topic and everything that belongs to it. The answer is sent when the topic is deleted in
+        the state of this node and the NameServers know that. If there is no such topic, or if the request
+        names the life of an earlier topic of that name, nothing is deleted and the answer is success."""
         topic = call.header.topic
         problem = topic_problem(topic)
         if problem is None and (is_system_topic(topic) or topic in self._topic_table.system_names):
@@ -234,10 +243,10 @@ class TopicProcessor:
         does=actions.Does(Action.DELETE, groups=("groupName",)),
     )
     def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
-        """Delete a consumer group. With `cleanOffset` everything that belongs to it: offsets, locks, pops,
-        its retry topic and its dead letters. Without, only its configuration, as in RocketMQ; the rest is
-        there for a later group of that name. If the group does not exist, the answer is success, as for a
-        topic."""
+        """Delete a consumer group. With `cleanOffset`, everything that belongs to the group is deleted:
+        offsets, locks, pops, its retry topic and its dead letters. Without `cleanOffset`, only its
+        configuration is deleted, as in RocketMQ; a later group of that name finds the rest. If the group does
+        not exist, the answer is success, as for a topic."""
         name = call.header.groupName
         problem = group_problem(name)
         if problem is not None:
@@ -263,7 +272,7 @@ class TopicProcessor:
         does=actions.LISTED,
     )
     def all_topics(self, call: Call[None]) -> None:
-        """Every topic."""
+        """Show all topics with their configuration."""
         table = self._topic_table
 
         async def answer() -> None:
@@ -282,7 +291,7 @@ class TopicProcessor:
         does=actions.LISTED,
     )
     def all_groups(self, call: Call[None]) -> None:
-        """Every consumer group."""
+        """Show all consumer groups with their configuration."""
         groups = {name: shown_group(group) for name, group in self._store.state.groups.items()}
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
@@ -297,7 +306,7 @@ class TopicProcessor:
         does=actions.SHOWN_TOPIC,
     )
     def one_topic(self, call: Call[TopicConfigHeader]) -> None:
-        """One topic."""
+        """Show the configuration of one topic, and its life."""
         self._answer_one(call, partial(self._one_topic, call))
 
     def _one_topic(self, call: Call[TopicConfigHeader]) -> None:
@@ -319,7 +328,7 @@ class TopicProcessor:
         does=actions.Does(Action.GET, groups=("group",)),
     )
     def one_group(self, call: Call[GroupHeader]) -> None:
-        """One consumer group."""
+        """Show the configuration of one consumer group, and its life."""
         self._answer_one(call, partial(self._one_group, call))
 
     def _one_group(self, call: Call[GroupHeader]) -> None:
@@ -335,9 +344,9 @@ class TopicProcessor:
     def _answer_one(
         self, call: Call[TopicConfigHeader] | Call[GroupHeader], answer: Callable[[], None]
     ) -> None:
-        """Answer at once, or, if the leader is asked, when a quorum has confirmed that this node leads. A
-        later deletion names the life in the answer, and an outdated life from an earlier leader would make it
-        seem done."""
+        """Answer at once or, if the request is for the leader only, when a quorum has confirmed that this
+        node leads. The confirmation is needed because a later deletion names the life from the answer. With
+        an outdated life, the deletion would do nothing but still report success."""
         if not call.header.byLeader:
             answer()
         elif self._gate.writer is None:
@@ -346,7 +355,8 @@ class TopicProcessor:
             self._gate.confirm(call.connection, call.request, answer)
 
     def _births(self, table: Declared[str, B]) -> Mapping[str, B]:
-        """Births of topics or groups, on the leader with those that are appended and not applied yet."""
+        """Return the births of topics or groups: the log positions at which they were created. On the leader
+        they include births that are appended and not applied yet."""
         writer = self._gate.writer
         return self._store.state[table].rows if writer is None else writer.pending[table].rows
 
@@ -361,12 +371,12 @@ class TopicProcessor:
         does=actions.NOTHING,
     )
     def system_topics(self, call: Call[None]) -> None:
-        """The system topics."""
+        """Show the names of the system topics."""
         call.respond(body=TopicList(sorted(self._topic_table.system_names | FORBIDDEN_TO_SEND)).encode())
 
     def _queues_with_messages(self, writer: CommitLogWriter, topic: str) -> int:
-        """How many queues of a topic consumers must see: up to the last one that holds a message, pending
-        ones included."""
+        """Return how many queues of a topic consumers must be able to read: all queues up to the last one
+        that holds a message. Messages that are appended and not applied yet count."""
         slot = writer.slot(topic)
         if slot is None:
             return 0
@@ -405,7 +415,8 @@ class TopicProcessor:
 
 
 def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
-    """A group as it is requested. RemotingError 29 if a value is invalid."""
+    """Return a group as requested. Raises RemotingError with code 29 INVALID_PARAMETER if a value is
+    invalid."""
     problem = group_problem(body.groupName)
     numbers = (body.retryMaxTimes, body.groupSysFlag)
     if problem is None and (
@@ -426,7 +437,8 @@ def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
 
 
 def _without_effect(asked: Sequence[SubscriptionGroupConfig], made: Sequence[GroupConfig]) -> str | None:
-    """Names of requested group settings that are not kept; None if all are."""
+    """Return a text with the names of the requested group settings that are not kept, or None if all are
+    kept."""
     fields = SubscriptionGroupConfig.__struct_fields__
     shown = [shown_group(config) for config in made]
     lost = [
@@ -445,7 +457,8 @@ def _check_length(count: int) -> None:
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:
-    """Change attributes by `+key=value,-key` (AttributeParser). RemotingError 29 for anything else."""
+    """Change `attributes` by a text such as `+key=value,-key` (AttributeParser). Raises RemotingError with
+    code 29 INVALID_PARAMETER if the text has another form."""
     if len(text) > MAX_TOPIC_BYTES:
         raise RemotingError(
             ResponseCode.INVALID_PARAMETER,

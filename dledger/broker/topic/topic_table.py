@@ -3,8 +3,9 @@
 A table of 50,000 topics is 10 MB of JSON and takes 0.2 s to encode. That is longer than a leader may be
 silent, and every node of the group would do it at the same moment, for every NameServer and every change. So
 the encoded entry of each topic is kept, in the order of the names, in pages of a few hundred entries. The
-entries of a page are joined once. A change costs one entry, one page, and the join of the pages. Many changes
-at once (a start, a snapshot from another node) are encoded by `prepare`, a slice at a time.
+entries of a page are joined once. A change costs the encoding of one entry, the joining of one page, and the
+joining of the pages. After a start or a snapshot from another node, many topics must be encoded. `prepare`
+does this in steps.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from dledger.remoting.fastjson import dumps
 from dledger.runtime.cooperative import PAUSE_S
 
 SLICE = 500
-"""Topics that are encoded before the loop turns to other work, about 3 ms."""
+"""Number of topics that are encoded, in about 3 ms, before the loop turns to other work."""
 PAGE = 256
-"""Entries of a new page; when it has twice as many it is divided."""
+"""Number of entries of a new page. A page with twice as many is divided."""
 
 
 class TopicTable:
-    """Applied topics, in addition to those of the configuration; always up to date.
+    """All topics of this node, encoded: those of the applied state and those of the configuration. Always up
+    to date.
 
-    `entries` and `size` encode what changed since the last call. After a call of `prepare`, that is less than
-    a slice.
+    `entries` and `size` first encode the topics that changed since the last call. Just after `prepare`, these
+    are fewer than `SLICE` topics.
     """
 
     def __init__(self, state: Callable[[], ReplicatedState], system_topics: dict[str, TopicConfig]) -> None:
@@ -36,21 +38,23 @@ class TopicTable:
         self.system_topics: dict[str, TopicConfig] = system_topics
         """Topics that follow from the configuration."""
         self._of: ReplicatedState | None = None
-        """The state that is encoded; it is replaced when a snapshot is installed."""
+        """The state whose topics are encoded. It is another object after a snapshot was installed."""
         self._version = -1
-        """`topics_version` of that state when the pages were last complete; -1 while they are not."""
+        """The value of `topics_version` of that state when the pages were last complete; -1 while they are
+        not complete."""
         self._seen: list[TopicConfig] = []
-        """Topics of that state that are encoded, in its order. A change replaces the object of a topic, so it
-        is found by comparing objects."""
+        """The topics of that state that are encoded, in the order of the state. If a topic changes, the state
+        has a new object for it, so a comparison of the objects finds the change."""
         self._pages = _Pages()
         self._overridden: set[str] = set()
-        """Names in `system_topics` for which the state has a topic of its own."""
+        """Names in `system_topics` that the state also has. The topic of the state counts."""
         self.size_told: int = 0
-        """`size` when the pages were last complete; reading it encodes nothing."""
+        """The value of `size` when the pages were last complete. Reading it encodes nothing."""
         self._preparing = asyncio.Lock()
         self._system_changes = 0
         self.encoded: int = 0
-        """Topics encoded since start: while this number stays, so does the result of `entries`."""
+        """Number of encodings and deletions of topics since start. While this number stays the same, the
+        result of `entries` stays the same."""
 
     @property
     def version(self) -> int:
@@ -59,17 +63,17 @@ class TopicTable:
 
     @property
     def size(self) -> int:
-        """Bytes of all entries, with commas."""
+        """Size, in bytes, of all entries with the commas between them."""
         self._advance()
         return self._pages.size
 
     def __len__(self) -> int:
-        """Topics in the table."""
+        """Return the number of topics in the table."""
         self._advance()
         return self._pages.count
 
     def config(self, name: str) -> TopicConfig | None:
-        """The configuration of one topic; None if it does not exist."""
+        """Return the configuration of one topic, or None if it does not exist."""
         return self._state().topics.get(name) or self.system_topics.get(name)
 
     @property
@@ -78,13 +82,13 @@ class TopicTable:
         return frozenset(self.system_topics)
 
     def entries(self) -> list[bytes]:
-        """The table for `wire.registration_body` and `wire.table_body`, in pages."""
+        """Return the table for `wire.registration_body` and `wire.table_body`, one item for each page."""
         self._advance()
         return self._pages.joined()
 
     async def prepare(self) -> None:
-        """Encode what is new or changed, and let the loop do other work between slices. Changes during the
-        call may be left over: less than a slice."""
+        """Encode what is new or changed, in steps, so that the loop can do other work in between. Topics that
+        change during the call may be left over, but fewer than `SLICE`."""
         async with self._preparing:
             many = False
             while self._advance(SLICE):
@@ -95,7 +99,7 @@ class TopicTable:
                 await asyncio.sleep(PAUSE_S)
 
     def deleted(self, topics: list[str]) -> None:
-        """These topics were deleted from the state, or deleted and created again."""
+        """Remove topics that were deleted from the state. They may have been created again since."""
         state = self._state()
         if state is not self._of:
             return
@@ -110,14 +114,15 @@ class TopicTable:
         self.encoded += 1
 
     def put_system(self, config: TopicConfig) -> None:
-        """Put a topic into `system_topics`: a new one, or one that was changed."""
+        """Put a topic into `system_topics`, or replace it there."""
         self.system_topics[config.name] = config
         self._system_changes += 1
         if self._of is not None and config.name not in self._of.topics:
             self._put(config)
 
     def _advance(self, limit: int | None = None) -> bool:
-        """Encode what changed, at most `limit` topics. Returns whether there is more."""
+        """Encode at most `limit` of the topics that changed. Returns whether more topics are left to
+        encode."""
         state = self._state()
         if state is self._of and state.topics_version == self._version:
             return False
@@ -164,18 +169,18 @@ class TopicTable:
 
 
 class _Pages:
-    """Entries in the order of their names."""
+    """Encoded entries in the order of their names, divided into pages."""
 
     def __init__(self) -> None:
         self.count = 0
         self._bytes = 0
         self._pages = [_Page([], [])]
         self._firsts = [""]
-        """Lowest name that belongs to each page."""
+        """For each page, the lowest name that belongs to it."""
 
     @property
     def size(self) -> int:
-        """Bytes of all entries with commas."""
+        """Size, in bytes, of all entries with the commas between them."""
         return self._bytes + max(0, self.count - 1)
 
     def put(self, name: str, entry: bytes) -> None:
@@ -208,7 +213,7 @@ class _Pages:
         page.joined = None
 
     def joined(self) -> list[bytes]:
-        """All entries, one item for each page, joined by commas."""
+        """Return all entries, joined by commas: one item for each page."""
         for page in self._pages:
             if page.joined is None:
                 page.joined = b",".join(page.entries)
@@ -225,12 +230,12 @@ class _Page:
 
 
 def encode_topic(config: TopicConfig) -> bytes:
-    """One topic as an entry of topicConfigTable, as RocketMQ writes it."""
+    """Return one topic as an entry of topicConfigTable, as RocketMQ writes it."""
     return wire.topic_entry(config.name, _shown(config))
 
 
 def topic_body(config: TopicConfig) -> bytes:
-    """One topic as the body of the answer to 351 GET_TOPIC_CONFIG."""
+    """Return one topic as the body of the answer to 351 GET_TOPIC_CONFIG."""
     return dumps(_shown(config))
 
 

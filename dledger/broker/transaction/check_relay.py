@@ -1,9 +1,11 @@
-"""Checks of transactions whose producers are connected to another member of the group (39).
+"""Checks of transactions whose producers are connected to another member of the group (39
+CHECK_TRANSACTION_STATE).
 
-A producer is connected to the brokers that are leaders in its last route; a new leader learns of it with its
-next heartbeat (30 s). Until then the leader asks the other members, one after the other, to pass its checks
-on; they do not pass them on further. They accept this only from brokers of the group
-(`Origins.is_members_own`), which need no account (`Broker._authorize`).
+A producer is connected to the brokers that were leaders in its last route. A new leader learns of the
+producer with the producer's next heartbeat (30 s). Until then the leader asks the other members, one after
+the other, to send its checks to the producer. Such a member sends a check only to a producer, never to a
+third member. It accepts the request only from brokers of the group (`Origins.is_members_own`), which need no
+account (`Broker._authorize`).
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from dledger.remoting.headers import RelayedCheckHeader
 from dledger.remoting.limits import MAX_FRAME_SIZE
 
 RELAY_TIMEOUT_S = 3.0
-"""Seconds that a member has to answer whether it knows a producer."""
+"""Seconds that a member has to answer whether it is connected to a producer of the group."""
 
 
 class CheckRelay:
-    """Handler of 39 at a member."""
+    """Handler of request 39 CHECK_TRANSACTION_STATE. The leader sends this request to another member of the
+    group, which sends it to a producer that is connected to that member."""
 
     def __init__(self, core: Core, origins: Origins) -> None:
         self._clients = core.clients
@@ -42,7 +45,7 @@ class CheckRelay:
         may=required.ADMIN,
     )
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
-        """Pass a check of the leader on to a producer of the group."""
+        """Send a check of the leader to a producer of the group that is connected to this node."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(
                 ResponseCode.NO_PERMISSION, "only brokers of this group may relay transaction checks"
@@ -61,7 +64,7 @@ class CheckRelay:
 
 
 class Elsewhere:
-    """The leader's side: asks other members to pass checks on."""
+    """The leader's side: asks other members to send checks to producers."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
         self._settings = core.settings
@@ -70,10 +73,11 @@ class Elsewhere:
         self._node = core.node
         self._log = core.env.log.child("transactions")
         self.asked: int = 0
-        """Checks that other members passed on."""
+        """Number of checks that other members sent to a producer."""
 
     def ask(self, group: str, fields: Mapping[str, str], body: bytes) -> None:
-        """Have a producer of the group asked, at whichever member it is connected."""
+        """Have another member ask a producer of the group. Members are tried one after the other until one is
+        connected to a producer of this group."""
         others = {*self._members().values()} - {"", self._settings.now.client_addr}
         self._pass_on(sorted(others), {**fields, "producerGroup": group}, body)
 

@@ -1,11 +1,12 @@
-"""Producers that neither commit nor roll back their half messages are asked
+"""Checks of transactions: the leader asks producers that neither commit nor roll back their half messages
 (TransactionalMessageCheckService).
 
-The leader examines the open transactions at intervals. When the time of one has come, its half message is
-stored again, in one batch with the row that counts the checks and has the position of the copy. Then any
-producer of its group that is connected here is asked (39), and answers by 37. As in RocketMQ, a check counts
-even if no producer is connected. After `transactionCheckMax` checks without an answer there are no more
-checks: the message goes to TRANS_CHECK_MAX_TIME_TOPIC. A change of leader repeats no step.
+The leader examines the open transactions at intervals. When a transaction has waited long enough, its half
+message is stored again. The same batch holds the row of the transaction, with the number of checks and the
+position of the new copy. Then the leader asks any producer of the producer group that is connected to it (39
+CHECK_TRANSACTION_STATE). The producer answers with 37 END_TRANSACTION. As in RocketMQ, a check counts even if
+no producer is connected. After `transactionCheckMax` checks without an answer, the message is moved to
+TRANS_CHECK_MAX_TIME_TOPIC and is not checked again. A change of leader repeats no step.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ from dledger.remoting.codes import RequestCode
 from dledger.runtime.cooperative import PAUSE_S
 
 SCAN_S = 1.0
-"""Most seconds between two looks at all transactions; a tenth of the shortest configured wait, if that is
-less."""
+"""Longest time, in seconds, between two scans of all transactions. If a tenth of the shortest configured wait
+is less, that counts."""
 SHORTEST_SCAN_S = 0.02
 LOOKED_AT = 2000
-"""Rows that are examined in one turn of the loop."""
+"""Number of rows that are examined in one turn of the loop."""
 ASKED = 16
-"""Messages that are stored again in one turn of the loop; fewer if they reach ASKED_BYTES together."""
+"""Largest number of messages that are stored again in one turn of the loop. It is fewer if they reach
+`ASKED_BYTES` together."""
 ASKED_BYTES = 1024 * 1024
 
 
 class TransactionCheckService(LeaderService):
-    """One task, while this node leads."""
+    """Runs one task while this node leads: it checks or discards transactions whose producers do not end
+    them."""
 
     def __init__(self, core: Core, elsewhere: Elsewhere) -> None:
         self._settings = core.settings
@@ -51,26 +54,27 @@ class TransactionCheckService(LeaderService):
         self._log = core.env.log.child("transactions")
         self._writer: CommitLogWriter | None = None
         self._ahead: dict[int, float] = {}
-        """Transactions whose time was stamped by a clock ahead of this leader's -> loop time since when they
-        are known here."""
+        """Used for a transaction whose time was stamped by a clock that is ahead of this leader's clock. Maps
+        the offset of its half message to the loop time since which this leader knows the transaction."""
         self._work = 0
         self._bytes = 0
         self._elsewhere = elsewhere
         self._asked_here = 0
         self.discarded: int = 0
-        """Transactions that were discarded because no producer ended them."""
+        """Number of transactions that were discarded because no producer ended them."""
         self.lost: int = 0
-        """Half messages that are lost: retention removed them before their transaction ended, or their topic
-        was deleted."""
+        """Number of half messages that were lost: retention removed them before their transactions ended, or
+        their topics were deleted."""
 
     @property
     def asked(self) -> int:
-        """Producers asked since start, here and by other members."""
+        """Number of checks that were sent to producers since start, by this node or by other members for
+        it."""
         return self._asked_here + self._elsewhere.asked
 
     @property
     def open(self) -> int:
-        """Number of open transactions, as applied here."""
+        """Number of open transactions in the applied state."""
         return len(self._store.state[TRANSACTIONS].rows)
 
     def begin(self, writer: CommitLogWriter) -> None:
@@ -111,7 +115,8 @@ class TransactionCheckService(LeaderService):
             del self._ahead[half]
 
     async def _settle_all(self, rows: list[Transaction]) -> bool:
-        """Process the transactions whose time has come. Returns False if nothing can be written now."""
+        """Check or discard those of these transactions that have waited long enough. Returns False if the log
+        accepts nothing now."""
         for row in rows:
             writer = self._writer
             # One that is changed already, and not applied yet, is looked at the next time.
@@ -202,7 +207,7 @@ class TransactionCheckService(LeaderService):
         connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
 
     async def _read(self, row: Transaction) -> Record | None:
-        """The last copy of the half message; None if it no longer exists."""
+        """Return the last copy of the half message, or None if it no longer exists."""
         where = HALF_TOPIC, 0, row.at, 1, 1, ALL
         result = self._reader.get(*where) or await self._reader.get_cold(*where)
         record = decode_record(bytes(result.parts[0])) if result.parts else None

@@ -1,14 +1,14 @@
 """37 END_TRANSACTION: a producer ends its transaction (EndTransactionProcessor).
 
-| answer | when                                                                                          |
-|--------|-----------------------------------------------------------------------------------------------|
-| 0      | the message is in its topic, or will never be; or it is still open (commitOrRollback 0)       |
-| 1      | no such transaction is open (it was ended or discarded before), or it is of another group or  |
-|        | position                                                                                      |
-| 16     | the client that ends it may not send to its topic                                             |
-| 17     | the topic that the message was for no longer exists                                           |
-| 604    | it comes later than the message allowed (CHECK_IMMUNITY_TIME_IN_SECONDS), and is not the      |
-|        | answer to a check                                                                             |
+| answer | when                                                                                            |
+|--------|-------------------------------------------------------------------------------------------------|
+| 0      | the transaction is committed or rolled back; or it stays open, as asked (commitOrRollback 0)    |
+| 1      | no such transaction is open (it was ended or discarded before), or the request names another    |
+|        | producer group or position                                                                      |
+| 16     | the client that ends it may not send to its topic                                               |
+| 17     | the topic of the message no longer exists                                                       |
+| 604    | the request comes later than the message allows (CHECK_IMMUNITY_TIME_IN_SECONDS), and is not    |
+|        | the answer to a check                                                                           |
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import EndTransactionHeader
 
 _Where = tuple[str, int, int, int, int, MessageFilter]
-"""Arguments of `Reader.get`."""
+"""Arguments of `Reader.get`: topic, queue id, offset, count, size and filter."""
 _UNKNOWN = 0
 _NOT_OPEN = "the transaction is not open: it was already ended, or the broker cancelled it"
 
 
 class EndTransactionProcessor:
-    """Handler of 37."""
+    """Handler of request 37 END_TRANSACTION."""
 
     def __init__(self, core: Core, check_needed: CheckNeeded) -> None:
         self._settings = core.settings
@@ -57,7 +57,7 @@ class EndTransactionProcessor:
         does=actions.Does(Action.PUB, topics=("topic",)),
     )
     def end(self, call: LeaderCall[EndTransactionHeader]) -> None:
-        """Commit, roll back, or leave the transaction open."""
+        """Commit the transaction, roll it back, or leave it open."""
         header, writer = call.header, call.writer
         if header.commitOrRollback == _UNKNOWN:
             call.respond()
@@ -76,8 +76,8 @@ class EndTransactionProcessor:
             self._background.start(call.connection, call.request, self._cold(call, where))
 
     def _where(self, writer: CommitLogWriter, header: EndTransactionHeader) -> _Where:
-        """Where to read the last applied copy of the message. RemotingError 1 if the transaction is not
-        open."""
+        """Return where to read the last applied copy of the message. Raises RemotingError with code 1
+        SYSTEM_ERROR if the transaction is not open."""
         half = header.tranStateTableOffset
         row = self._store.state[TRANSACTIONS].rows.get(half)
         if row is None or half not in writer.pending[TRANSACTIONS].rows:
@@ -118,9 +118,9 @@ class EndTransactionProcessor:
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def _check_late(self, writer: CommitLogWriter, half: int, properties: dict[str, str]) -> None:
-        """RemotingError 604 if the producer ends a transaction by itself after its immunity time, which is
-        the time before the first check (rejectCommitOrRollback). The time counts from the storing of the
-        message, by brokers' clocks alone."""
+        """Raise RemotingError with code 604 ILLEGAL_OPERATION if the producer ends a transaction unasked and
+        too late: after its immunity time, which is the time before the first check (rejectCommitOrRollback).
+        The time counts from the storing of the message, by the clocks of brokers only."""
         row = writer.pending[TRANSACTIONS].rows[half]
         wait = first_wait_ms(properties, self._settings.now.transaction_timeout_ms)
         if row.checks or writer.clock_ms() - row.time > wait:
@@ -131,6 +131,6 @@ class EndTransactionProcessor:
 
 
 def _only(found: GetResult, offset: int) -> Record | None:
-    """The message of a read; None if it no longer exists."""
+    """Return the message of a read at `offset`, or None if it no longer exists."""
     record = decode_record(bytes(found.parts[0])) if found.parts else None
     return None if record is None or record.queue_offset != offset else record

@@ -15,7 +15,8 @@ from dledger.remoting.client import RemotingClient
 
 
 class TransactionFeature(Feature):
-    """Half messages, until their transactions end."""
+    """Half messages, the requests that end their transactions, and the checks of transactions that are not
+    ended."""
 
     def __init__(
         self,

@@ -1,10 +1,9 @@
-"""Half messages: while they wait, when they are committed, when they are discarded
-(TransactionalMessageBridge).
+"""Half messages: how they wait, are committed and are discarded (TransactionalMessageBridge).
 
-A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among its properties, and a row
-of the state shows that its transaction is open (`formats.state.transactions`). Each check stores it again. A
-commit stores the message in its real topic, in one batch with the removal of the row; a rollback only removes
-the row.
+A half message waits in RMQ_SYS_TRANS_HALF_TOPIC; its real topic and queue are among its properties. A row of
+the state shows that its transaction is open (`formats.state.transactions`). Each check stores the half
+message again. A commit stores the message in its real topic, and the same batch removes the row. A rollback
+only removes the row.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ from dledger.remoting.errors import RemotingError
 def begin(
     writer: CommitLogWriter, config: BrokerConfig, slot: TopicSlot, queue_id: int, properties: dict[str, str]
 ) -> tuple[TopicSlot, Transaction]:
-    """The queue in which a half message waits, and the row for its batch. The real topic and queue are added
-    to `properties`.
+    """Return the slot of the topic in which a half message waits, and the row of its transaction, which
+    belongs into the same batch. The real topic and queue are added to `properties`.
 
-    RemotingError 16 while transactions are disabled, 13 for a message whose transaction could never be ended,
-    2 while too many are open, 14 while a voter does not know transactions.
+    Raises RemotingError: 16 NO_PERMISSION while transactions are disabled, 13 MESSAGE_ILLEGAL if the
+    transaction could never be ended, 2 SYSTEM_BUSY while too many transactions are open, 14
+    SERVICE_NOT_AVAILABLE while a voter runs a program that does not know transactions.
     """
     if config.reject_transactions:
         raise RemotingError(
@@ -72,8 +72,9 @@ def begin(
 
 
 def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
-    """Milliseconds until the producer is asked for the first time (TransactionalMessageUtil.getImmunityTime).
-    RemotingError 13 if that is more than a week."""
+    """Return the milliseconds until the first check of a transaction
+    (TransactionalMessageUtil.getImmunityTime). Raises RemotingError with code 13 MESSAGE_ILLEGAL if the
+    message asks for more than a week."""
     text = properties.get(CHECK_IMMUNITY_TIME)
     if not text:
         return usual_ms
@@ -90,15 +91,15 @@ def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
 
 
 def origin_of(record: Record, half: int) -> int:
-    """Physical offset of the half message that its producer knows; `record` is that message or a copy of
-    it."""
+    """Return the physical offset that the producer knows: that of the first copy of the half message.
+    `record` may be this copy or a later one."""
     return record.physical_offset if record.queue_offset == half else record.prepared_transaction_offset
 
 
 def again(
     writer: CommitLogWriter, record: Record, row: Transaction, interval_ms: int
 ) -> tuple[Outgoing, Transaction]:
-    """The copy that a check stores, and its row."""
+    """Return the copy of the half message that a check stores, and the row that counts this check."""
     slot = writer.slot(HALF_TOPIC)
     assert slot is not None
     checks = row.checks + 1
@@ -113,8 +114,8 @@ def again(
 
 
 def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
-    """The message for its real queue (EndTransactionProcessor.endMessageTransaction). RemotingError 17 if the
-    topic no longer exists."""
+    """Return the message for its real queue (EndTransactionProcessor.endMessageTransaction). Raises
+    RemotingError with code 17 TOPIC_NOT_EXIST if the topic no longer exists."""
     properties = decode_properties(record.properties)
     topic, queue = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
     properties.pop(TRAN_MSG, None)
@@ -135,7 +136,7 @@ def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
 
 
 def given_up(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
-    """The half message for the topic of discarded transactions, unchanged."""
+    """Return the half message, unchanged, as a message for the topic of discarded transactions."""
     slot = writer.slot(DISCARD_TOPIC)
     assert slot is not None
     message = Outgoing.again(record, slot, 0, record.properties.encode(), record.reconsume_times)
@@ -143,7 +144,8 @@ def given_up(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
 
 
 def as_asked(record: Record, half: int, properties: dict[str, str]) -> bytes:
-    """The message as its producer is asked about it: with its real topic and queue."""
+    """Return the message in the form in which its producer is asked about it: with its real topic and
+    queue."""
     queue = properties.get(REAL_QID, "")
     return encode_record(
         topic=properties.get(REAL_TOPIC, ""),
