@@ -1,7 +1,5 @@
-"""Composition and life cycle of one broker. Arguments, signals and logging are set up in `cli`.
-
-The same function runs over the simulator's loop (simulation.md rule 1).
-"""
+"""Composition and life cycle of one broker. Arguments, signals and logging are set up in `cli`. The simulator
+runs the same function on its own event loop."""
 
 from __future__ import annotations
 
@@ -36,11 +34,14 @@ async def main(
     tables: Sequence[Source] = TABLES,
     source: SettingsSource | None = None,
 ) -> None:
-    """Run a broker until `stop` is set. NodeFailed when it must end; OSError that names a port in use.
+    """Run a broker until `stop` is set. Raises NodeFailed if the broker must end, and OSError, which names
+    the port, if a port is in use.
 
-    `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot is taken,
-    the broker is unregistered from the NameServers, and everything is closed. `tables`: of the replicated
-    state (`formats.state`). `source`: where the settings come from, and where changes are written."""
+    `on_ready` is called when clients can connect. On `stop`, leadership is handed over, a snapshot is taken,
+    the broker is unregistered from the NameServers, and everything is closed. `tables`: the tables of the
+    replicated state (`formats.state`). `source`: where the settings come from, and where changes of settings
+    are written.
+    """
     if make_node is None:
         from dledger.node.node import Node
 
@@ -74,8 +75,8 @@ async def main(
 
 
 def _take_root(files: Files, root: str) -> File:
-    """Lock the store, so that no other broker uses the files beside the log: ConsumeQueues and snapshots
-    belong to one broker. The log itself has its own lock, in its directory."""
+    """Lock the store directory, because its ConsumeQueues and snapshots belong to one broker. The log has a
+    lock of its own, in its directory. Raises NodeFailed if another broker holds the lock."""
     path = f"{root}/{LOCK_FILE}"
     try:
         files.mkdir(root)
@@ -105,8 +106,8 @@ class _Tasks:
 
 
 async def _serve_vip_channel(broker: Broker) -> None:
-    """Serve the VIP channel if there is one. A port in use is only logged, as nearly all clients do not need
-    the VIP channel. (The node's own port and the HTTP port are opened before.)"""
+    """Serve the VIP channel if it is enabled. If its port is in use, this is only logged, because nearly all
+    clients do not need the VIP channel."""
     port = broker.config.vip_port
     if port is None:
         return
@@ -133,7 +134,8 @@ async def _start_http(broker: Broker) -> HttpServer | None:
 
 
 async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
-    """Shut down in order: while another node takes over, this one still answers and names the leader."""
+    """Shut down in order. While another node takes over, this node still answers requests and names the
+    leader."""
     log = broker.env.log
     moved = await broker.hand_over()
     log.info("stopping", handed_over=moved)
@@ -155,8 +157,8 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
 
 
 def _reason(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The error that ended the broker. A failed node has priority over I/O errors that it may have caused
-    elsewhere."""
+    """Return the error that ended the broker. A failed node has priority over I/O errors that it may have
+    caused elsewhere."""
     leaves: list[BaseException] = []
     groups: list[BaseExceptionGroup[Any]] = [group]
     while groups:

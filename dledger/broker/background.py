@@ -1,4 +1,5 @@
-"""Requests that need the device: each is a named task of one group, with a limit (rules 7 and 8)."""
+"""Runs requests that must read from the device (cold requests). Each is a named task of one task group, and
+their number is limited (architecture rules 7 and 8)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_TASKS = 256
-"""Cold requests that are processed at the same time; one more is refused with SYSTEM_BUSY."""
+"""Largest number of cold requests that are processed at the same time. A further one is refused with 2
+SYSTEM_BUSY."""
 
 
 class Background:
-    """Owns the tasks. `run` must be running for `start` to work."""
+    """Owns the tasks of cold requests. `start` works only while `run` is running."""
 
     def __init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None
@@ -27,12 +29,12 @@ class Background:
 
     @property
     def count(self) -> int:
-        """How many tasks there are now."""
+        """Number of tasks that exist now."""
         return len(self._tasks)
 
     async def run(self) -> None:
-        """Run the tasks until cancelled. NodeFailed for an error of the disk: the store cannot be trusted
-        (rule 7)."""
+        """Run the tasks until cancelled. Raises NodeFailed for an error of the disk, because the store can
+        then not be trusted (architecture rule 7)."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -42,12 +44,14 @@ class Background:
             raise NodeFailed(f"cannot read the store: {failure.reason}", failure.exit_code) from None
 
     def cancel(self) -> None:
-        """Cancel all tasks: the connections of their clients are closed, and the requests may be late."""
+        """Cancel all tasks after the event loop stood still. The requests may be late, and the connections of
+        their clients are closed."""
         for task in list(self._tasks):
             task.cancel()
 
     def start(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work`, which answers the request. A RemotingError becomes the answer."""
+        """Start `work` as a task, which answers the request. A RemotingError that it raises becomes the
+        answer."""
         if self._group is None or len(self._tasks) >= MAX_TASKS:
             work.close()
             connection.respond(

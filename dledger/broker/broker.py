@@ -1,4 +1,4 @@
-"""One broker: its parts put together, and the host of its replicated log."""
+"""One broker: puts its parts together, and is the host of its replicated log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
 class Broker:
-    """The parts of a broker. It is the `dledger.host.Host` of its node: see the methods below `# -- host`."""
+    """The parts of a broker. It is the `dledger.host.Host` of its node; the methods of the host are below `#
+    -- host`."""
 
     def __init__(
         self,
@@ -147,37 +148,38 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force."""
+        """The current settings."""
         return self.settings.now
 
     # -- host -------------------------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load the derived state. Returns the last index in it."""
+        """Load the derived state. Returns the index of the last entry in it."""
         applied = await self.store.open(log)
         self.index.opened()
         await self.features.topic.table.prepare()
         return applied
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """The parts of a snapshot: topics, groups, offsets, ends of queues."""
+        """Return the parts of a snapshot: topics, groups, offsets and the ends of queues."""
         return self.store.snapshot()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Restore the state from a snapshot: it replaced the log, or nothing else reaches back to the
-        beginning of the log."""
+        """Replace the state by that of a snapshot. The snapshot replaced the log, or the stored state was
+        older than the beginning of the log."""
         await self.store.restore(parts, index, pos)
         await self.index.restored()
         await self.features.topic.table.prepare()
         self.features.registration.registrar.changed()
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Retention removed the messages before `pos`."""
+        """Note that retention removed the messages before `pos`."""
         await self.store.log_begins(parts)
         await self.index.log_begins()
 
     async def kept_from(self) -> int | None:
-        """Log offset of the first message that waits for delivery and must be kept; None if there is none."""
+        """Return the log offset of the first message that waits for delivery and must be kept, or None if no
+        message waits."""
         return await self.features.schedule.kept.first()
 
     def apply(self, chunk: Chunk) -> None:
@@ -189,7 +191,7 @@ class Broker:
         self.core.applied.on_commit(index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """The role, the term or the leader changed."""
+        """Called when the role, the term or the leader changed."""
         if role is not Role.LEADER:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
@@ -197,19 +199,19 @@ class Broker:
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
-        """The term is open: from here on this node assigns offsets."""
+        """Called when the term is open: from here on this node assigns offsets."""
         self.leadership.serving(term)
 
     def on_commit(self, commit_index: int) -> None:
-        """Send the answers that waited for this commit."""
+        """Send the answers that waited until this index was committed."""
         self.core.committed.on_commit(commit_index)
 
     def on_stopped_serving(self, term: int) -> None:
-        """Leadership ended (safety.md S24)."""
+        """Called when this node no longer serves as the leader (safety.md S24)."""
         self.leadership.ended(term)
 
     async def hand_over(self) -> bool:
-        """Hand leadership over before a shutdown. Returns whether another node has it."""
+        """Hand leadership over before a shutdown. Returns whether another node has taken it."""
         return await self.leadership.hand_over(self.config.transfer_timeout_s)
 
     # -- what is asked ----------------------------------------------------------------------------------

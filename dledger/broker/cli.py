@@ -41,7 +41,7 @@ from dledger.runtime.tls import PeerTls
 
 
 def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
-    """Run until a signal or a failure; returns the exit code."""
+    """Run the broker until a signal or a failure. Returns the exit code."""
     failures: list[NodeFailed] = []
     try:
         tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
@@ -82,9 +82,9 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
 
 
 def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
-    """The places at which the broker will listen, except the VIP channel, whose port another program may use.
-    Without TLS, the port for peers is at the node's own address, if that is an address of this machine
-    (`PeerPort`)."""
+    """Return the addresses and ports at which the broker will listen. The VIP channel is left out, because
+    another program may use its port. Without TLS, the port for peers is at the node's own address, if that is
+    an address of this machine (`PeerPort`)."""
     node = config.node_config()
     found = []
     for place in listeners(config, node):
@@ -103,7 +103,8 @@ def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
 
 
 def ipv4_address(host: str) -> str:
-    """The IPv4 address that the system's resolver finds for a host; empty if it finds none."""
+    """Return the IPv4 address that the resolver of the system finds for a host, or an empty text if it finds
+    none."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -111,7 +112,7 @@ def ipv4_address(host: str) -> str:
 
 
 def program(options: Options) -> int:
-    """Run the command; returns its exit code. WrongUsage."""
+    """Run the command. Returns its exit code. Raises WrongUsage if the options are wrong."""
     arguments = arguments_of(options)
     env = production_env("broker")
     try:

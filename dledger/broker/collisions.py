@@ -1,5 +1,5 @@
-"""Finds settings of a broker that use one place for two purposes, so that it could not start, or never work.
-Pure."""
+"""Finds settings of a broker that use one address or one directory for two purposes. With such settings the
+broker could not start, or could never work. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from dledger.config import NodeConfig
 
 STORE_PARTS = ("config", "consumequeue", "importing", "index", "state", "timer")
-"""Directories in `storePathRootDir` that belong to the broker, in addition to that of its node."""
+"""Directories in `storePathRootDir` that belong to the broker. The directory of its node belongs to the store
+as well."""
 
 
 def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """A text for each pair of settings that collide. It begins with the name of one setting and names
-    both."""
+    """Return a text for each pair of settings that collide. The text begins with the name of one setting and
+    names the other."""
     return [
         *listening_twice(listeners(config, node)),
         *found_twice(_found(config, node), _elsewhere(config)),
@@ -28,7 +29,7 @@ def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
 
 
 def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
-    """The places at which this broker listens."""
+    """Return the places (setting, host and port) at which this broker listens."""
     _, port = split_address(node.peers[node.self_id])
     bind = node.peer_bind or node.bind_host
     found = [
@@ -43,7 +44,8 @@ def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
 
 
 def _found(config: BrokerConfig, node: NodeConfig) -> list[Place]:
-    """The places at which others find this broker. If they are on loopback, it also listens there."""
+    """Return the places at which other programs find this broker. If they are on loopback, the HTTP port is
+    among them."""
     host, port = split_address(node.peers[node.self_id])
     found = [
         Place("listenPort", config.broker_ip, config.listen_port),
@@ -55,7 +57,7 @@ def _found(config: BrokerConfig, node: NodeConfig) -> list[Place]:
 
 
 def _elsewhere(config: BrokerConfig) -> list[Place]:
-    """The places at which this broker looks for others."""
+    """Return the places at which this broker looks for its peers and NameServers."""
     others = [
         Place(f"dLegerPeers {node}", *split_address(address))
         for node, address in config.peers.items()
@@ -65,8 +67,8 @@ def _elsewhere(config: BrokerConfig) -> list[Place]:
 
 
 def _directories(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """Directories of other files that are in the store: files that the store does not know are removed
-    there."""
+    """Return a text for each setting that puts other files into a directory of the store. This is refused,
+    because the store removes files that it does not know."""
     parts = [f"{config.store_root}/{name}" for name in STORE_PARTS] + [node.node_dir]
     wanted = {"logDir": config.log_dir}
     if not is_url(config.digest_ship_path):

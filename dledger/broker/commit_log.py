@@ -1,9 +1,13 @@
 """Turns requests into log entries (CommitLog.asyncPutMessage), for the time of one leadership.
 
-Sealing is synchronous and cannot fail (safety.md S12): the processors check everything before. A
-`CommitLogWriter` is made when a term opens, from the applied state, which then contains everything committed.
-From there it counts by itself: next offsets of queues, and topics and groups that are appended but not
-applied yet. It is discarded when leadership ends (architecture rule 6)."""
+To seal an entry is to give it its index, position and checksums, and to add it to the log. Sealing is
+synchronous and cannot fail (safety.md S12), so the processors check everything before. A run is a row of
+messages that are sealed one directly after the other.
+
+A `CommitLogWriter` is made when a term opens. It starts from the applied state, which then contains
+everything committed. After that it counts by itself: the next offsets of queues, and topics and groups that
+are appended but not applied yet. It is discarded when leadership ends (architecture rule 6).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,8 @@ _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
 
 
 class TopicSlot:
-    """One topic as the leader sees it, with the parts that all its records have in common."""
+    """One topic as the leader uses it to append messages, with the parts that all records of the topic have
+    in common."""
 
     __slots__ = ("config", "field", "is_dead_letter", "is_retry", "next", "puts", "queues", "writable")
 
@@ -74,19 +79,19 @@ class TopicSlot:
         self.is_retry: bool = config.name.startswith(RETRY_PREFIX)
         self.is_dead_letter: bool = config.name.startswith(DLQ_PREFIX)
         self.next: list[int] = next_offsets
-        """Next offset of each queue, counting everything that is pending."""
+        """Next offset of each queue. Messages that are appended and not applied yet count."""
         self.puts: Puts = puts
         self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
-        """Set a new configuration of the same topic; offsets are kept."""
+        """Set a changed configuration of the topic. The offsets stay."""
         self.config: TopicConfig = config
         self.queues: int = max(config.read_queues, config.write_queues)
         self.writable: bool = bool(config.perm & 2)
 
 
 class Outgoing(NamedTuple):
-    """One message to be appended; all values are checked before."""
+    """One message to be appended. All its values were checked before."""
 
     slot: TopicSlot
     queue_id: int
@@ -104,7 +109,8 @@ class Outgoing(NamedTuple):
     def again(
         cls, record: Record, slot: TopicSlot, queue_id: int, properties: bytes, reconsume_times: int
     ) -> Outgoing:
-        """The content of a record, for another queue. There is no room for IPv6 hosts: these become zeros."""
+        """Return the content of a record as a message for another queue. An IPv6 host becomes zeros, because
+        the new record has no room for it."""
         return cls(
             slot,
             queue_id,
@@ -119,13 +125,13 @@ class Outgoing(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its entry."""
+        """Size, in bytes, of the entry of this message."""
         texts = len(self.slot.field) + _SHORT.size + len(self.properties)
         return HEADER_SIZE + FIXED_SIZE + len(self.body) + texts
 
 
 class CommitLogWriter:
-    """Assigns offsets, positions and store times, and appends."""
+    """Appends messages and operations, and assigns their offsets, positions and store times."""
 
     def __init__(
         self,
@@ -136,42 +142,44 @@ class CommitLogWriter:
         table_bytes: int,
         puts: Callable[[str], Puts],
     ) -> None:
-        """`puts`: returns the counters of a topic."""
+        """`puts`: a function that returns the statistics counters of a topic."""
         self._appender = appender
         self._state = state
         self._system_topics = system_topics
         self._store_host = store_host
         self._puts = puts
         self.slots: dict[str, TopicSlot] = {}
-        """Slots of topics that clients may send to. The name of a topic with a slot is not checked again."""
+        """Slots of topics that clients may send to. A name that is found here needs no further check."""
         self._own_slots: dict[str, TopicSlot] = {}
         """Slots of topics that only the broker writes to."""
         self.unannounced: dict[str, TopicSlot] = {}
         """Slots of topics that sends created and that the NameServers may not know yet
         (`topic.announcements`)."""
         self.pending: Pending = Pending(state)
-        """Tables that include what is appended and not applied yet."""
+        """The tables of the state, including what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
-        """Topics whose deletion is not applied yet -> index of the deletion's entry. Until then, whatever the
-        state has under the name of such a topic belongs to the deleted topic."""
+        """Maps a topic whose deletion is not applied yet to the index of the deletion's entry. Until that
+        entry is applied, the applied state under the name of the topic belongs to the deleted topic."""
         self.term: int = appender.term
         self.messages: int = 0
-        """Messages sealed in this leadership."""
+        """Number of messages sealed in this leadership."""
         self.last_index: int = -1
-        """Index of the newest entry with a message of this leadership; -1 before the first."""
+        """Index of the last entry that this leadership appended with a message or in a batch; -1 before the
+        first."""
         self.topics: int = len(state.topics) - sum(name in state.topics for name in system_topics)
-        """Number of topics, without those that every broker has."""
+        """Number of topics, without those that exist from the start on every broker."""
         self.table_bytes: int = table_bytes
-        """Bytes of the encoded topic table (`TopicTable.size`)."""
+        """Size, in bytes, of the encoded topic table (`TopicTable.size`)."""
 
     @property
     def room(self) -> bool:
-        """False if nothing may be added now: refuse with `refused`."""
+        """Whether entries may be added now. If not, the request is refused with `refused`."""
         return self._appender.refusal is None
 
     @property
     def refused(self) -> RemotingError:
-        """The refusal while there is no room: 14 if the disk is full (as in RocketMQ), else 2."""
+        """The error for requests while `room` is False: code 14 SERVICE_NOT_AVAILABLE if the disk is full, as
+        in RocketMQ, otherwise code 2 SYSTEM_BUSY."""
         if self._appender.refusal is Code.DISK_FULL:
             return RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -186,11 +194,11 @@ class CommitLogWriter:
     # -- views: applied and pending -------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicConfig | None:
-        """A topic, also one whose creation is pending."""
+        """Return a topic, even if its creation is not applied yet; None if there is no such topic."""
         return self.pending[TOPICS].rows.get(name) or self._system_topics.get(name)
 
     def slot(self, name: str) -> TopicSlot | None:
-        """The slot of an existing topic; None if there is no such topic."""
+        """Return the slot of an existing topic, or None if there is no such topic."""
         slot = self._slot(name)
         if slot is None:
             config = self.topic(name)
@@ -200,24 +208,25 @@ class CommitLogWriter:
         return slot
 
     def open_slot(self, name: str) -> TopicSlot | None:
-        """The slot of an existing topic that clients may send to, for messages that name their topic
-        themselves."""
+        """Return the slot of an existing topic that clients may send to, otherwise None. Used for stored
+        messages that name their topic in a property."""
         return None if is_system_topic(name) else self.slot(name)
 
     def group(self, name: str) -> GroupConfig | None:
-        """A group, also one whose creation is pending."""
+        """Return a group, even if its creation is not applied yet; None if there is no such group."""
         return self.pending[GROUPS].rows.get(name)
 
     def may_consume(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a request that passed the checks would pass them again: the group and the topic may have
-        changed, or been deleted, while it waited. Queue id -1: any queue."""
+        """Whether a request that waited would still pass the checks that it passed when it came. The group
+        and the topic may have changed, or been deleted, since then. Queue id -1 stands for any queue."""
         reader, read = self.group(group), self.topic(topic)
         if reader is None or not reader.enable or read is None:
             return False
         return bool(read.perm & Perm.READ) and queue_id < read.read_queues
 
     def growth(self, config: TopicConfig) -> int:
-        """Bytes that the encoded topic table grows by when this topic is created or changed."""
+        """Return the number of bytes by which the encoded topic table grows if this topic is created or
+        changed."""
         existing = self.topic(config.name)
         if existing is None:
             return len(encode_topic(config)) + 1  # with its comma
@@ -228,7 +237,7 @@ class CommitLogWriter:
     def put_topic(self, config: TopicConfig, *, by_send: bool = False) -> int:
         """Create or replace a topic. Returns the index of the entry; the topic can be used at once.
 
-        `by_send`: a send needs it, and is acknowledged when the NameServers know the topic.
+        `by_send`: a send creates the topic. Its acknowledgement waits until the NameServers know the topic.
         """
         growth, new = self.growth(config), self.topic(config.name) is None
         index = (
@@ -245,8 +254,9 @@ class CommitLogWriter:
         return index
 
     def delete(self, topics: Sequence[str], group: Op | None = None, after: Sequence[Op] = ()) -> int:
-        """Delete topics, and a group by its operation, and add the operations `after`, all or nothing.
-        Returns the index of the last entry. RemotingError 14 as `check_versions`.
+        """Append a batch of operations, all or nothing: delete these topics, delete a group (`group`), and
+        the operations `after`. Returns the index of the last entry. Raises RemotingError 14 as
+        `check_versions` does.
 
         Code that has the slot of a deleted topic must drop it in this turn of the loop.
         """
@@ -268,7 +278,8 @@ class CommitLogWriter:
         return index
 
     def announced(self, slot: TopicSlot) -> None:
-        """The NameServers know a topic that a send created: use its normal slot, if it still exists."""
+        """Use the normal slot of a topic that a send created, if the topic still exists: the NameServers know
+        it now."""
         name = slot.config.name
         if self.unannounced.get(name) is slot:
             self.slots[name] = self.unannounced.pop(name)
@@ -280,9 +291,9 @@ class CommitLogWriter:
         return self._born(config, GroupBirth(config.name, MAX_OFFSET))
 
     def _born(self, config: TopicConfig | GroupConfig, birth: Birth) -> int:
-        """Create a topic or a group, and record where in the log, if all voters know that operation. Returns
-        the index of the last entry. Retry and dead letter topics have no such record: they live as long as
-        their group."""
+        """Create a topic or a group. If all voters know the operation, also record the log position of the
+        creation. Returns the index of the last entry. Retry and dead letter topics have no such record,
+        because they live as long as their group."""
         if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):
             return self.append_op(config.op())
         self.note_version(birth.operation)
@@ -291,12 +302,13 @@ class CommitLogWriter:
         return self.add_together((), [config.op(), structs.replace(birth, at=at).op()])
 
     def may_write(self, op: str) -> bool:
-        """Whether all voters know this operation. A voter that is not connected may know none, except those
-        that the log already contains: it could not run without them."""
+        """Whether all voters know this operation. A voter that is not connected may know none, except the
+        operations that the log already contains: without those it could not run."""
         return self._state.since(op) <= self._appender.state_version or self._state.holds(op)
 
     def check_versions(self, *ops: str) -> None:
-        """RemotingError 14 if a voter's program does not know one of these operations: nothing was stored.
+        """Raise RemotingError with code 14 SERVICE_NOT_AVAILABLE if the program of a voter does not know one
+        of these operations. Nothing was stored then.
 
         It is called before anything is sealed, because sealing cannot fail (safety.md S12).
         """
@@ -310,30 +322,30 @@ class CommitLogWriter:
                 )
 
     def note_version(self, op: str) -> None:
-        """Record in the log that it contains operations of this one's version: from then on they may be
-        written whichever voters are connected. RemotingError 14 as `check_versions`."""
+        """Record in the log that it contains operations of the version of `op`. From then on such operations
+        may be written whichever voters are connected. Raises RemotingError 14 as `check_versions` does."""
         self.check_versions(op)
         version = self._state.since(op)
         if version not in self.pending[VERSIONS].rows:
             self.append_op(VersionNote(version).op())
 
     def append_op(self, op: Op) -> int:
-        """Append one operation of `formats.state`. Returns its index. RemotingError 14 as
-        `check_versions`."""
+        """Append one operation of `formats.state`. Returns its index. Raises RemotingError 14 as
+        `check_versions` does."""
         self.check_versions(op["op"])
         index = self._appender.add_system(pack_op(op))
         self.pending.appended(index, op)
         return index
 
     def applied(self, index: int) -> None:
-        """The state now contains everything up to this entry."""
+        """Note that the state now contains everything up to the entry `index`."""
         self.pending.applied(index)
         if self.fresh:
             self.fresh = {name: at for name, at in self.fresh.items() if at > index}
 
     def next_applied(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last applied message of a queue; 0 if the previous topic of that name was
-        deleted."""
+        """Return the offset behind the last applied message of a queue. It is 0 if an earlier topic of that
+        name was deleted and the deletion is not applied yet."""
         return 0 if topic in self.fresh else self._state.next_offset(topic, queue_id)
 
     def add_message(
@@ -349,10 +361,11 @@ class CommitLogWriter:
         properties: bytes,
         ops: Sequence[Op] = (),
     ) -> tuple[int, int, int]:
-        """Append one message; all values are checked before. Returns index, queue offset and physical offset.
+        """Append one message, whose values were checked before. Returns index, queue offset and physical
+        offset.
 
-        `ops`: operations that are applied with the message, all or nothing (safety.md S11); the caller has
-        called `check_versions` for them. The index is then that of the last entry.
+        `ops`: operations that are applied with the message, all or nothing (safety.md S11). The caller has
+        called `check_versions` for them. With operations, the index returned is that of the last entry.
         """
         packed = [pack_op(op) for op in ops] if ops else ()
         tail = slot.field + _SHORT.pack(len(properties)) + properties
@@ -397,20 +410,20 @@ class CommitLogWriter:
 
     @property
     def max_batch(self) -> int:
-        """Most bytes that may be appended together, with the headers of their entries."""
+        """Largest size, in bytes, of entries that are appended together, including their headers."""
         return self._appender.max_batch
 
     def clock_ms(self) -> int:
-        """The current time in ms; unlike store time it may go back."""
+        """Return the current time in ms. Unlike store time it may go back."""
         return self._appender.clock_ms()
 
     def open_run(self) -> Run | None:
-        """Begin to append messages in a row. Returns None if a message would be refused now. The caller
-        updates `next` and `puts` of the topics' slots."""
+        """Begin a run. Returns None if a message would be refused now. The caller updates `next` and `puts`
+        of the slots."""
         return self._appender.open_run()
 
     def close_run(self, run: Run) -> None:
-        """End a run: its messages are appended."""
+        """End a run, which appends its messages."""
         self._appender.close_run(run)
         if len(run):
             self.messages += len(run)
@@ -418,7 +431,7 @@ class CommitLogWriter:
 
     def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
         """Append messages for any queues, and operations, all or nothing (safety.md S11). Returns the index
-        of the last entry. RemotingError 14 as `check_versions`."""
+        of the last entry. Raises RemotingError 14 as `check_versions` does."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
         wanted = sum(message.size for message in messages)
@@ -464,7 +477,7 @@ class CommitLogWriter:
         return index
 
     def add_restored(self, restored: Restored, ops: Sequence[Op]) -> int:
-        """Append as `add_together` does, for messages that waited in the log and were converted by
+        """Append as `add_together` does, but take messages that waited in the log and were converted by
         `dledger._fast`."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
@@ -488,8 +501,9 @@ class CommitLogWriter:
         total_size: int,
         seal: Callable[[Run, bytes], bytes],
     ) -> tuple[int, int, bytes]:
-        """Append as `add_batch` does, for messages that `seal` puts into a run; it is called with the run and
-        the store host. Returns the last index, the first queue offset and the result of `seal`."""
+        """Append a batch as `add_batch` does, whose messages `seal` puts into a run. `seal` is called with
+        the run and the store host. Returns the last index, the first queue offset and the result of
+        `seal`."""
         run = self._appender.open_batch(total_size)
         first = slot.next[queue_id]
         sealed = seal(run, self._store_host)
@@ -513,9 +527,12 @@ class CommitLogWriter:
         total_size: int,
         ops: Sequence[Op] = (),
     ) -> tuple[int, int, list[int]]:
-        """Append a batch, all or nothing (safety.md S11). `messages`: flag, body, properties; `total_size`:
-        bytes of their entries with headers; `ops` as for `add_message`. Returns the last index, the first
-        queue offset and the physical offsets."""
+        """Append a batch of messages, all or nothing (safety.md S11). Returns the last index, the first queue
+        offset and the physical offsets.
+
+        `messages`: flag, body and properties of each message; `total_size`: bytes of their entries with
+        headers; `ops`: operations, as for `add_message`.
+        """
         now = self._appender.now_ms()
         add = self._appender.add
         field = slot.field
@@ -577,7 +594,7 @@ class CommitLogWriter:
         return slot
 
     def _extend(self, slot: TopicSlot) -> None:
-        """Add the missing counters of queues. The applied state has their exact values, because nothing of
-        these queues is pending yet."""
+        """Add the missing next offsets of new queues. Nothing of these queues is pending, so the applied
+        state has their exact values."""
         for queue_id in range(len(slot.next), slot.queues):
             slot.next.append(self.next_applied(slot.config.name, queue_id))

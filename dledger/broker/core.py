@@ -1,4 +1,4 @@
-"""The parts that every feature of a broker uses. A feature gets everything else through its own
+"""The parts that every feature of a broker uses. A feature gets all other parts through its own
 constructor."""
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from dledger.runtime.live_settings import LiveSettings
 
 @dataclass(frozen=True)
 class Core:
-    """The parts that nearly all features use. State that changes is in these parts, not here."""
+    """The parts that nearly all features use. This object itself never changes; state that changes is inside
+    the parts."""
 
     env: Env
     settings: LiveSettings[BrokerConfig]
-    """The current settings: a part reads a value here each time that it needs it."""
+    """The current settings. A part reads a value here each time that it needs it."""
     node: Node
-    """The replicated log, as its host sees it."""
+    """The replicated log, as the broker sees it."""
     gate: LeaderGate
-    """The gate, which has the log writer of the current leadership if this node serves."""
+    """Decides which requests are served now. While this node serves, it has the log writer of the current
+    leadership."""
     store: MessageStore
-    """Applied state and queues: the read point of most answers."""
+    """Applied state and queues. Most answers are read from them."""
     reader: Reader
-    """Reads messages of the log."""
+    """Reads messages from the log."""
     background: Background
-    """Requests that need the device."""
+    """Runs requests that must read from the device."""
     committed: PendingResponses
-    """Answers that wait for the commit of their entry."""
+    """Answers that wait until their entries are committed."""
     applied: PendingResponses
-    """Answers that wait until their entry is applied here."""
+    """Answers that wait until their entries are applied on this node."""
     stats: BrokerStats
     clients: Clients
     """Producers and consumers that are connected to brokers of the group."""
@@ -56,8 +58,8 @@ def make_core(
     store: MessageStore,
     totals: Callable[[], tuple[int, int]],
 ) -> Core:
-    """Make the parts that are not given. `totals`: returns how many messages were received and given out
-    since the start."""
+    """Make the parts that are not given, and put all parts together. `totals`: a function that returns how
+    many messages were received and how many were delivered since the start."""
     return Core(
         env=env,
         settings=settings,
@@ -74,12 +76,14 @@ def make_core(
 
 
 Members = Callable[[], dict[str, str]]
-"""Node id -> `host:port` for clients, for every broker of the group; empty for one that is not connected."""
+"""Function that returns the address for clients, `host:port`, of every broker of the group, by node id. The
+address is empty for a broker that is not connected."""
 CheckNeeded = Callable[[Connection, Request, Needed], None]
-"""Checks one more permission of the sender of an accepted request, which is known only after a message was
-read. Raises RemotingError 16 if it is missing. Without access control everything passes."""
+"""Function that checks one more permission of the sender of an accepted request. It is for a permission that
+is known only after a message was read. Raises RemotingError with code 16 NO_PERMISSION if it is missing.
+Without access control every request passes."""
 BySuperUser = Callable[[Request], bool]
-"""Whether a request that passed the checks comes from a super user; always true if requests need no
-signature."""
+"""Function that returns whether a request that passed the checks comes from a super user. It returns True for
+every request if requests need no signature."""
 Figures = Callable[[], dict[str, str]]
-"""The content of 28 GET_BROKER_RUNTIME_INFO, by key."""
+"""Function that returns the content of 28 GET_BROKER_RUNTIME_INFO, by key."""

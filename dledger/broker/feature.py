@@ -10,8 +10,8 @@
         def arrived(self, queues: list[ConsumeQueue]) -> None:
             self.pops.arrived(queues)
 
-`dledger.broker.features` makes one of each. A feature overrides the methods that it needs; the others do
-nothing.
+`dledger.broker.features` makes one object of each feature class. A feature overrides the methods that it
+needs; the other methods do nothing.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Feature:
-    """The parts that a folder adds to the broker. All methods are called on the loop and must be short."""
+    """The parts that a folder adds to the broker. All methods are called on the event loop and must be
+    short."""
 
     processors: Sequence[Processor] = ()
-    """Processors that answer requests."""
+    """Objects whose methods answer requests."""
     services: Sequence[LeaderService] = ()
-    """Services that live as long as one leadership: they begin in this order, and end in the opposite
+    """Services that live as long as one leadership. They begin in this order, and end in the opposite
     order."""
     send_checks: Sequence[SendCheck] = ()
-    """Reasons to refuse sends."""
+    """Checks that may refuse a send."""
 
     def tasks(self) -> Mapping[str, Task]:
-        """Tasks that run as long as the broker, by name."""
+        """Return tasks that run as long as the broker, by name."""
         return {}
 
     def figures(self) -> Iterable[Figure]:
-        """The figures that the feature shows."""
+        """Return the figures that the feature shows."""
         return ()
 
     def applied(self, index: int) -> None:
-        """Queues and state now contain everything up to this entry."""
+        """Called when queues and state contain everything up to this entry."""
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
-        """There are new messages in these queues."""
+        """Called when messages were added to these queues."""
 
     def operations_applied(self, names: list[str]) -> None:
-        """Operations with these names were applied."""
+        """Called when operations with these names were applied."""
 
     def topics_deleted(self, topics: list[str]) -> None:
-        """The deletion of these topics was applied."""
+        """Called when the deletion of these topics was applied."""
 
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
-        """The role, the term or the leader changed; the gate is up to date already."""
+        """Called when the role, the term or the leader changed. The gate is already up to date."""
 
     def connection_lost(self, address: str) -> None:
-        """A connection that this broker had made ended."""
+        """Called when a connection that this broker had made has ended."""

@@ -1,6 +1,8 @@
-"""All features of a broker, made in this order: what a feature uses comes before it.
+"""All features of a broker. They are made one after the other, so that a feature comes after the features
+that it uses.
 
-A new feature is a folder with a `feature.py`, a field and a line here.
+A new feature is a folder with a `feature.py`, and in this module a field of `Features` and a line of
+`make_features`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from dledger.remoting.client import RemotingClient
 
 @dataclass(frozen=True)
 class Features:
-    """One of each feature."""
+    """One object of each feature class."""
 
     registration: RegistrationFeature
     topic: TopicFeature
@@ -59,12 +61,13 @@ class Features:
     admin: AdminFeature
 
     def __iter__(self) -> Iterator[Feature]:
-        """The features in the order of the fields, in which services begin."""
+        """Iterate over the features in the order of the fields, which is the order in which services
+        begin."""
         return (getattr(self, field.name) for field in fields(self))
 
     def all_of(self, name: str) -> Callable[..., None]:
-        """A function that calls the method with this name of all features that override it, in their
-        order."""
+        """Return a function that calls the method `name` of all features that override it, in the order of
+        the fields."""
         hooks = [getattr(one, name) for one in self if getattr(type(one), name) is not getattr(Feature, name)]
 
         def call(*values: object) -> None:
@@ -88,11 +91,11 @@ class Shared:
     """Finds out where forwarded requests come from."""
     figures: Figures
     settings_file: str
-    """The file that the settings came from; empty if there is no file."""
+    """The file that the settings came from, or empty if there is no file."""
 
 
 def make_features(core: Core, shared: Shared) -> Features:
-    """Make one of each feature."""
+    """Make one object of each feature class."""
     client, members, origins = shared.client, shared.members, shared.origins
     registration = RegistrationFeature(core, client, shared.table)
     topic = TopicFeature(core, shared.table, registration.registrar)

@@ -1,4 +1,4 @@
-"""Figures that a broker shows: declared once, for /metrics and for 28 GET_BROKER_RUNTIME_INFO."""
+"""Figures that a broker shows. Each is declared once, for /metrics and for 28 GET_BROKER_RUNTIME_INFO."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from dledger.runtime.standstill import Standstill
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that a broker shows, declared once for all outputs. It is read when it is asked for."""
+    """A number that a broker shows. It is declared once for all outputs, and `read` is called when an output
+    is made."""
 
     read: Callable[[], float]
     help: str = ""
-    """What it counts, in a few words: the help text of the metric."""
+    """What the figure counts, in a few words: the help text of the metric."""
     metric: str = ""
-    """Name of the metric at /metrics, without `dledger_`; empty: not shown there."""
+    """Name of the metric at /metrics, without `dledger_`. If empty, the figure is not shown there."""
     key: str = ""
-    """Key in the answer to 28 GET_BROKER_RUNTIME_INFO; empty: not shown there."""
+    """Key in the answer to 28 GET_BROKER_RUNTIME_INFO. If empty, the figure is not shown there."""
     counts: bool = False
-    """Whether it only grows while the process lives."""
+    """Whether the figure is a counter: it only grows while the process lives."""
 
 
 def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[Figure]:
-    """Figures of connections and requests."""
+    """Yield the figures of connections and requests."""
     stats = server.stats
     yield Figure(lambda: stats.accepted - stats.closed, "Open client connections", "connections")
     yield Figure(lambda: server.unsent, "Bytes of responses that clients have not read yet", "unsent_bytes")
@@ -45,7 +46,7 @@ def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[F
 
 
 def leader_figures(core: Core, leadership: Leadership, forwarder: Forwarder) -> Iterator[Figure]:
-    """Figures of a leader, and of a follower that forwards requests."""
+    """Yield the figures of a leader, and of a follower that forwards requests."""
     gate, committed = core.gate, core.committed
     yield Figure(
         lambda: FAST is not None, "1 when the compiled versions of the hottest loops are in use", "compiled"

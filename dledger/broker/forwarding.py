@@ -1,16 +1,19 @@
-"""Requests that only the leader can answer, from clients that do not follow hints: a follower forwards them.
+"""Forwarding of requests that only the leader can answer, by a follower, for clients that do not follow hints
+to the leader.
 
 An unmodified client sends to the leader's address in its last route, until it asks for routes again (30 s by
-default, safety.md S30). If that broker is now a follower, the client may not notice that another one
+default, safety.md S30). If that broker is now a follower, the client may not notice that another broker
 leads. Three rules keep forwarding safe:
 
 * A forwarded request is never forwarded again: it asks to be redirected instead (FLAG_REDIRECT).
-* The answer says what is known (S24). A request that certainly did not leave this broker, or was refused by a
-  broker that does not lead either, may wait for a leader or is answered 14. One that left and got no answer
-  is answered 1, "outcome unknown". Pulls change nothing, and are sent again.
-* A record keeps the address of its client: the leader accepts that address only from members of its group,
-  which add a proof (`broker.member_requests`). A request that is marked as forwarded without a proof counts
-  as its sender's own. The restrictions of forwarded requests (they may be late) still apply to it.
+* The answer says what is known about the request (S24). If it certainly did not leave this broker, or was
+  refused by a broker that does not lead either, it may wait for a leader or is answered 14
+  SERVICE_NOT_AVAILABLE. If it left this broker and got no answer, it is answered 1 SYSTEM_ERROR, "outcome
+  unknown". Pulls change nothing, so they are sent again.
+* A record keeps the address of its client. The leader accepts that address only from members of its group,
+  which add a proof (`broker.member_requests`). If a request is marked as forwarded but has no proof, it
+  counts as a request of its sender. It may still be late, so the restrictions of forwarded requests apply to
+  it.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 
 FORWARDED_FOR = "forwardedFor"
-"""Header field of a forwarded request: "ip:port" of its client."""
+"""Header field of a forwarded request. It holds the address of its client as "ip:port"."""
 FORWARD_TIMEOUT_S = 60.0
-"""Seconds to wait for an answer: as long as a pull may wait at the leader, and the way there."""
+"""Seconds to wait for an answer: the longest time that a pull may wait at the leader, and the time of the way
+there."""
 ADDED_FIELDS = (FORWARDED_FOR, MEMBER_PROOF)
-"""Header fields that a follower adds to a request that it forwards, and that its client has not signed."""
+"""Header fields that a follower adds to a request that it forwards. The client has not signed them."""
 MAX_FORWARDED = 16_384
-"""Requests in flight to the leader; one more is answered 14, with the leader's address."""
+"""Largest number of requests in flight to the leader. A further request is answered 14 SERVICE_NOT_AVAILABLE,
+with the leader's address."""
 MAX_FORWARDED_BYTES = 64 * 1024 * 1024
-"""Bytes of the bodies of all requests in flight to the leader; one more is answered 14, with the leader's
-address."""
+"""Limit, in bytes, of the bodies of all requests in flight to the leader. Beyond it, a further request is
+answered 14 SERVICE_NOT_AVAILABLE, with the leader's address."""
 
 _CHANGE_NOTHING = (
     RequestCode.PULL_MESSAGE,
@@ -53,9 +58,9 @@ _CHANGE_NOTHING = (
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
 )
-"""Requests that are sent again when the leader is lost: otherwise their consumers would pause for 3 s. A
-repeated acknowledgement of a popped message changes nothing. Messages that a lost pop took are delivered
-again, whichever consumer asks next."""
+"""Requests that are sent again when the leader is lost, because otherwise their consumers would pause for 3
+s. A repeated acknowledgement of a popped message changes nothing. Messages that a lost pop took are delivered
+again later, to any consumer that asks."""
 
 
 class _Forwarded:
@@ -82,7 +87,7 @@ class Forwarder:
         self._serial = 0
         self._bytes = 0
         self.forwarded: int = 0
-        """Requests forwarded since start."""
+        """Number of requests forwarded since start."""
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -110,7 +115,8 @@ class Forwarder:
         return True
 
     def leads(self, address: str | None) -> None:
-        """The leader changed, or is unknown: wait no longer for answers of the previous one."""
+        """Stop waiting for answers of earlier leaders: now the broker at `address` leads, or no leader is
+        known (None)."""
         for serial, item in list(self._under_way.items()):
             if item.address != address:
                 # Without a successor this broker only knows that it heard nothing: after a pause of its own
@@ -123,8 +129,8 @@ class Forwarder:
                 self._answered(serial, item, RemotingError(None, f"{item.address}: {why}"))
 
     def farewell(self) -> None:
-        """This broker stops: answer pulls that wait at the leader that there is nothing, with a hint to ask
-        the leader. Some clients do not notice that the connection of a pull ends."""
+        """Answer the pulls that wait at the leader, because this broker stops: there is no message, and the
+        client should ask the leader. Some clients do not notice that the connection of a pull ends."""
         for serial, item in list(self._under_way.items()):
             if item.request.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
                 continue
@@ -170,24 +176,24 @@ class Forwarder:
 
 
 def forwarded_fields(node: Node, connection: Connection, request: Request, address: str) -> dict[str, str]:
-    """Header fields of a forwarded request to the broker at an address. BadHeader if the request's own cannot
-    be read."""
+    """Return the header fields of a forwarded request to the broker at `address`. Raises BadHeader if the
+    header of the request cannot be read."""
     fields = request.ext() | {FORWARDED_FOR: connection.peer}
     return with_proof(node, address, request.code, fields, request.body, FLAG_FORWARDED)
 
 
 class Origins:
-    """Finds out where requests come from, including those that members of the group forwarded."""
+    """Finds out where requests come from, including requests that members of the group forwarded."""
 
     def __init__(self, node: Node, older_ips: Callable[[], set[str]]) -> None:
-        """`older_ips`: returns the IP addresses of the group's brokers whose older programs make no
-        proofs."""
+        """`older_ips`: a function that returns the IP addresses of those brokers of the group whose older
+        programs make no proofs."""
         self._node = node
         self._older_ips = older_ips
 
     def host(self, connection: Connection, request: Request) -> bytes:
-        """The 8-byte host field of the client. It has the address of the forwarding broker if the client's
-        cannot be stored (IPv6)."""
+        """Return the host field of the client, 8 bytes. If the client's address cannot be stored (IPv6), it
+        is the address of the forwarding broker."""
         forwarded = self.forwarded_for(connection, request)
         if forwarded is None:
             return connection.peer_host
@@ -198,20 +204,20 @@ class Origins:
             return connection.peer_host
 
     def forwarded_for(self, connection: Connection, request: Request) -> str | None:
-        """The client's "ip:port" in a request that a member forwards, as that member gives it; None for other
-        requests."""
+        """Return the address of the client, "ip:port", of a request that a member of the group forwarded, as
+        the member reported it. Returns None for other requests."""
         if not request.flag & FLAG_FORWARDED or not self._proven(connection, request):
             return None
         return request.ext().get(FORWARDED_FOR)
 
     def is_members_own(self, connection: Connection, request: Request) -> bool:
-        """Whether another broker of the group makes this request itself, and does not forward it for a
+        """Whether the request comes from another broker of the group itself, which did not forward it for a
         client."""
         return not request.flag & FLAG_FORWARDED and self._proven(connection, request)
 
     def _proven(self, connection: Connection, request: Request) -> bool:
-        """Whether a member of the group sent this request. It is checked once for each request, because the
-        same proof is not valid a second time."""
+        """Whether a member of the group sent this request. The proof is checked once for each request,
+        because a proof is not valid a second time."""
         known = request.by_member
         if known is None:
             known = request.by_member = self._judge(connection, request)
@@ -226,5 +232,6 @@ class Origins:
 
 
 def peer_ip(connection: Connection) -> str:
-    """The IP address at the other end; an IPv4 address also if the listener accepts both versions."""
+    """Return the IP address of the other end of a connection. An IPv4 address has its usual form even if the
+    listener accepts both IPv4 and IPv6."""
     return connection.peer.rpartition(":")[0].removeprefix("::ffff:")

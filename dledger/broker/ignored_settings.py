@@ -1,4 +1,4 @@
-"""RocketMQ's properties that a broker accepts in its file and ignores, with what replaces them."""
+"""RocketMQ's properties that a broker accepts in its file but ignores, with what replaces them."""
 
 from __future__ import annotations
 
@@ -27,4 +27,5 @@ IGNORED = MappingProxyType(
         "storePathCommitLog": "all files of the store are below storePathRootDir",
     }
 )
-"""Property -> why it has no effect. They are accepted so that a broker.conf of RocketMQ works unchanged."""
+"""Maps a property to the reason why it has no effect. These properties are accepted so that a broker.conf of
+RocketMQ works unchanged."""

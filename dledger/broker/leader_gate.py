@@ -1,12 +1,12 @@
 """Decides whether a request may be served now (safety.md S24).
 
-A request that needs the leader passes while this node serves, and waits up to 200 ms while its term opens. At
-another node it is forwarded to the leader (`broker.forwarding`), and waits up to a second for one to be
-elected.
+A request that needs the leader is served while this node serves as the leader. It waits up to 200 ms while
+the term of this node opens. At another node it is forwarded to the leader (`broker.forwarding`). If no leader
+is known, it waits up to a second for the election of one.
 
-Requests of our client and our brokers ask for a redirect instead. They are answered 14, which means
-"certainly not executed". The leader's address is in the field `leaderAddr` and in the remark. No request is
-answered 12, which clients take for success.
+Requests of this project's client and of other brokers ask for a redirect instead. They are answered 14
+SERVICE_NOT_AVAILABLE, which means "certainly not executed". The leader's address is in the field `leaderAddr`
+and in the remark. No request is answered 12 FLUSH_SLAVE_TIMEOUT, because clients take it for success.
 """
 
 from __future__ import annotations
@@ -28,40 +28,42 @@ from dledger.runtime.live_settings import LiveSettings
 from dledger.runtime.standstill import Standstill
 
 LEADER_ADDR = "leaderAddr"
-"""Header field of a refusal: the leader's address for clients. Our client follows it at once."""
+"""Header field of a refusal: the leader's address for clients. This project's client follows it at once."""
 
 CONFIRM_S = 3.0
-"""Seconds that an answer which changes nothing waits for a quorum."""
+"""Seconds that the answer to a request which changes nothing waits for a quorum."""
 _Held = tuple[float, Connection, Request]
-"""Loop time at which the request is refused, connection, request."""
+"""A request that waits: the loop time at which it is refused, its connection, and the request."""
 
 
 class LeaderGate:
-    """Has the writer of the current leadership, if there is one, and the requests that wait for it."""
+    """Holds the writer of the current leadership, if there is one, and the requests that wait for a
+    leader."""
 
     def __init__(
         self, node: Node, settings: LiveSettings[BrokerConfig], standstill: Standstill | None = None
     ) -> None:
-        """After a `standstill` of the loop, requests that were held before are dropped."""
+        """`standstill`: reports that the event loop stood still; requests that waited then are dropped."""
         self._node = node
         self._settings = settings
         self.writer: CommitLogWriter | None = None
-        """Set exactly while this node serves."""
+        """Log writer of the current leadership. It is set exactly while this node serves."""
         self._opened: tuple[int, float] = (-1, 0.0)
         """Term of the last leadership, and the loop time at which it began to serve."""
         self.forward: Callable[[Connection, Request, str], bool] = lambda connection, request, address: False
-        """Forwards a request to the leader at an address; returns False if it cannot take more."""
+        """Function that forwards a request to the leader at an address. It returns False if it cannot take
+        more requests."""
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.refused: int = 0
-        """Requests answered 14 since start."""
+        """Number of requests answered 14 SERVICE_NOT_AVAILABLE since start."""
         self._standstill = standstill
         if standstill is not None:
             standstill.listeners.append(self._stood_still)
 
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:
-        """Handle a request that came while `writer` is None: hold it until the term opens, forward it to the
+        """Handle a request that came while `writer` is None: keep it until the term opens, forward it to the
         leader, or refuse it."""
         if not connection.is_current():
             return  # from before a standstill: it may be late
@@ -77,8 +79,8 @@ class LeaderGate:
                 self.refuse(connection, request)
 
     def wait_for_leader(self, connection: Connection, request: Request, lost: str | None = None) -> None:
-        """Handle a request that was certainly not executed, not even by the broker at `lost`: it goes to the
-        next leader if one is elected soon."""
+        """Handle a request that was certainly not executed, also not by the earlier leader at the address
+        `lost`. It goes to the next leader if one is elected soon."""
         if not connection.is_current():
             return
         if self._node.role is Role.LEADER or self.leader_address not in (None, lost):
@@ -87,10 +89,11 @@ class LeaderGate:
             self._hold(connection, request, self._settings.now.hold_while_electing_s)
 
     def confirm(self, connection: Connection, request: Request, then: Callable[[], None]) -> None:
-        """Call `then`, which answers that nothing needs to change, when a quorum has confirmed that this node
-        led when the request came. A request that changes something waits for its commit, which confirms the
-        same. Without either, a leader that was cut off would answer from a state that its successor has
-        changed. RemotingError 2."""
+        """Call `then`, which answers that nothing needs to change, as soon as a quorum has confirmed that
+        this node led when the request came. Without that confirmation, a leader that was cut off would answer
+        from a state that its successor has changed. (A request that changes something waits for its commit,
+        which confirms the same.) If the quorum does not confirm in time, the request is refused or waits for
+        a leader. Raises RemotingError with code 2 SYSTEM_BUSY if too many requests wait."""
         writer = self.writer
 
         def done(index: int | None) -> None:
@@ -108,13 +111,14 @@ class LeaderGate:
 
     @property
     def serving_s(self) -> float:
-        """Seconds for which this leadership has served clients since the last standstill of its loop; only
-        valid while `writer` is set."""
+        """Seconds since this leadership began to serve clients, or since the last standstill of the event
+        loop if that was later. Only valid while `writer` is set."""
         return asyncio.get_running_loop().time() - self._opened[1]
 
     @property
     def leader_address(self) -> str | None:
-        """Address for clients of another node that leads, if it is known."""
+        """Address for clients of the leader, if another node leads and its address is known; otherwise
+        None."""
         leader = self._node.leader_id
         if leader is None or leader == self._settings.now.self_id:
             return None
@@ -122,7 +126,8 @@ class LeaderGate:
 
     @property
     def leader_route_id(self) -> int:
-        """The id of another node that leads, in routes from before it led; 0 if there is none."""
+        """The brokerId under which the present leader is in routes from before it led; 0 if no other node
+        leads."""
         leader = self._node.leader_id
         return 0 if leader is None or leader == self._settings.now.self_id else route_id(leader)
 
@@ -141,7 +146,7 @@ class LeaderGate:
         )
 
     def open(self, writer: CommitLogWriter) -> None:
-        """The term is open: serve requests, first those that waited."""
+        """Serve requests, because the term is open. Requests that waited come first."""
         self.writer = writer
         if writer.term != self._opened[0]:  # a hand-over that failed goes on with the same leadership
             self._opened = (writer.term, asyncio.get_running_loop().time())
@@ -149,12 +154,14 @@ class LeaderGate:
             connection.again(request)
 
     def pause(self) -> None:
-        """A hand-over begins: hold requests until `open` (it failed) or `close` (it succeeded)."""
+        """Let requests wait while leadership is handed over, until `open` is called (it failed) or `close`
+        (it succeeded)."""
         self.writer = None
 
     def close(self) -> None:
-        """Leadership ended, or was not reached, or another node leads. Requests that wait are redirected, or
-        forwarded to the leader; if none is known, they wait for one until their time is over."""
+        """Called when this node no longer leads, did not win an election, or learns of another leader.
+        Requests that wait are redirected, or forwarded to the leader. If no leader is known, they wait for
+        one until their time is over."""
         self.writer = None
         address = self.leader_address
         for held in self._take_held():

@@ -1,4 +1,5 @@
-"""One leadership after the other: makes the log writer, and runs the services that live as long as it."""
+"""Runs one leadership after the other: makes the log writer, and runs the services that live as long as the
+leadership."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dledger.broker.services import LeaderServices
 
 
 class Leadership:
-    """Opens and closes the gate, and begins and ends the services."""
+    """Opens and closes the gate for requests, and begins and ends the services."""
 
     def __init__(
         self,
@@ -28,11 +29,11 @@ class Leadership:
 
     @property
     def messages(self) -> int:
-        """Messages sealed since start, in all leaderships."""
+        """Number of messages sealed since start, in all leaderships."""
         return self._sealed_before + (0 if self._writer is None else self._writer.messages)
 
     def serving(self, term: int) -> None:
-        """The term is open: from here on this node assigns offsets."""
+        """Begin a leadership, because its term is open: from here on this node assigns offsets."""
         appender = self._node.appender
         if appender is None:
             return
@@ -43,12 +44,12 @@ class Leadership:
         self._gate.open(self._writer)
 
     def applied(self, index: int) -> None:
-        """Queues and state now contain everything up to this entry."""
+        """Note that queues and state contain everything up to this entry."""
         if self._writer is not None:
             self._writer.applied(index)
 
     def ended(self, term: int) -> None:
-        """Leadership ended (safety.md S24)."""
+        """End the leadership (safety.md S24)."""
         if self._writer is not None:
             self._sealed_before += self._writer.messages
             self._writer = None
@@ -56,7 +57,7 @@ class Leadership:
         self.services.end(f"leadership of term {term} ended before the entry was committed")
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Hand leadership over before a shutdown. Returns whether another node has it."""
+        """Hand leadership over before a shutdown. Returns whether another node has taken it."""
         if self._gate.writer is None:
             return False
         self.services.hand_over()

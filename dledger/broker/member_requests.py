@@ -1,13 +1,14 @@
-"""Requests between the brokers of a group carry a proof that they come from one (`dledger.peers.proofs`).
+"""Proofs in the requests between the brokers of a group: they show that a request comes from a member of the
+group (`dledger.peers.proofs`).
 
 The proof is a header field. It covers the request code, whether the request is forwarded, all other header
-fields and the body, so it cannot be moved to another request. Language, version and number of the request are
-left out: they change nothing that only a member may do. BLAKE2b takes some 5 ms for a body of 4 MiB, so no
-worker is needed.
+fields and the body, so it cannot be moved to another request. It does not cover the language, the version and
+the number of the request. These cannot change anything that only a member may do. BLAKE2b takes some 5 ms for
+a body of 4 MiB, so no worker is needed.
 
-A member with an older program shares no secret and makes no proof. It gets requests without a proof, because
-it would take the field for one that a client has signed. Its own requests are accepted by their address, as
-long as it answers at its peer address as an older program.
+A member with an older program shares no secret and makes no proof. A request to it has no proof either,
+because it would treat the proof as a field that a client has signed. A request from it is accepted by its IP
+address, as long as an older program answers at the peer address of that member.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from dledger.remoting.commands import FLAG_FORWARDED
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 MEMBER_PROOF = "memberProof"
-"""Header field of a request from one broker to another of its group."""
+"""Header field with the proof, in a request from one broker to another broker of its group."""
 
 
 def content_of(code: int, flag: int, fields: Mapping[str, str], body: bytes) -> list[bytes]:
-    """The content that a proof covers; `fields` are without the proof."""
+    """Return the content that a proof covers. `fields`: the header fields without the proof."""
     return [b"%d" % code, b"%d" % (flag & FLAG_FORWARDED), _SORTED.encode(fields), body]
 
 
 def with_proof(
     node: Node, address: str, code: int, fields: Mapping[str, str], body: bytes, flag: int = 0
 ) -> dict[str, str]:
-    """Header fields of a request to the broker at an address, with a proof if that broker has shared a
-    secret."""
+    """Return the header fields of a request to the broker at `address`. They include a proof if that broker
+    has shared a secret."""
     own = {name: value for name, value in fields.items() if name != MEMBER_PROOF}  # a client's is nobody's
     for peer in node.proof_receivers:
         if node.peer_meta(peer).get("client_addr") == address:

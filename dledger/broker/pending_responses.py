@@ -1,5 +1,5 @@
-"""Answers that wait for the commit of their entries (performance.md 2): one pass for each advance of the
-commit index."""
+"""Answers that wait until their entries are committed. Each advance of the commit index handles all of them
+in one pass."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 MARK_EVERY = 64
-"""Most answers after one whose time is noted; they count as equally old, because reading a clock costs
-time."""
+"""Largest number of log indexes that share one noted time. Their answers count as equally old, because
+reading the clock for each of them costs time."""
 
 
 class AnswerRun:
-    """Answers to sends that were sealed in a row; each has the next index."""
+    """Answers to sends whose messages were sealed one directly after the other, so that their indexes follow
+    each other."""
 
     __slots__ = ("frames", "opaques", "sizes")
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.opaques: list[int] = []
-        """Numbers of the requests, which are JSON and not one-way."""
+        """The numbers (opaque) of the requests. These requests are encoded as JSON and are not one-way."""
         self.sizes: list[int] = []
-        """The size of each request in the in-flight account of its connection."""
+        """For each request, its size in the account of what its connection has in flight."""
 
     def cut(self, count: int) -> AnswerRun:
-        """Remove and return the first `count` answers."""
+        """Remove the first `count` answers and return them."""
         cut = AnswerRun()
         cut.frames, self.frames = self.frames[:count], self.frames[count:]
         cut.opaques, self.opaques = self.opaques[:count], self.opaques[count:]
@@ -41,7 +42,9 @@ class AnswerRun:
 
 
 class PendingResponses(LeaderService):
-    """Waiting answers in order of index. An answer is an encoded frame, or a function that sends one."""
+    """Waiting answers in order of the index of their entries. An answer is an encoded frame, or a function
+    that sends the answer. Answers that wait until their entries are applied use the same class, with the
+    applied index as the commit index."""
 
     def __init__(self) -> None:
         self._waiting: deque[
@@ -49,12 +52,14 @@ class PendingResponses(LeaderService):
             | tuple[int, Connection, AnswerRun, None]
         ] = deque()
         self._in_runs = 0
-        """Answers in runs, minus one for each run, because `_waiting` counts each run as one."""
+        """Number of answers in runs, minus one for each run, because `_waiting` counts each run as one
+        answer."""
         self._marks: deque[tuple[int, float]] = deque()
-        """(index, loop time) of some of the waiting answers."""
+        """Pairs of an index and the loop time at which the answer with this index was added. Only some of the
+        waiting answers have a pair."""
         self._next_mark = 0
         self.times: PutTimes = PutTimes()
-        """How long answers have waited, since this node leads."""
+        """How long answers have waited, since this node began to lead."""
 
     def __len__(self) -> int:
         return len(self._waiting) + self._in_runs
@@ -62,14 +67,14 @@ class PendingResponses(LeaderService):
     def add(
         self, index: int, connection: Connection, request: Request, answer: bytes | Callable[[], None]
     ) -> None:
-        """Give `answer` when entry `index` is committed. Indexes must not decrease from call to call."""
+        """Send `answer` when entry `index` is committed. From call to call, `index` must not decrease."""
         self._waiting.append((index, connection, request, answer))
         if index >= self._next_mark or not self._marks:
             self._mark(index)
 
     def add_run(self, first: int, connection: Connection, run: AnswerRun) -> None:
-        """Give the answers of a run of entries as each of them is committed; `first` is the index of the
-        first one."""
+        """Send each answer of a run when its entry is committed. `first`: the index of the entry of the first
+        answer."""
         self._waiting.append((first, connection, run, None))
         self._in_runs += len(run.frames) - 1
         if first >= self._next_mark or not self._marks:
@@ -81,11 +86,12 @@ class PendingResponses(LeaderService):
 
     @property
     def oldest(self) -> float:
-        """Loop time since when the oldest answer, or one shortly before it, has waited; 0 if none waits."""
+        """Loop time at which the oldest waiting answer, or an answer shortly before it, was added; 0 if no
+        answer waits."""
         return self._marks[0][1] if self._marks else 0.0
 
     def on_commit(self, commit_index: int) -> None:
-        """Give all answers up to `commit_index`."""
+        """Send all answers whose entries have an index up to `commit_index`."""
         waiting, marks = self._waiting, self._marks
         before = len(waiting) + self._in_runs
         while waiting and waiting[0][0] <= commit_index:
@@ -112,12 +118,12 @@ class PendingResponses(LeaderService):
                 marks.popleft()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Start without waiting times."""
+        """Forget the waiting times of earlier leaderships."""
         self.times = PutTimes()
 
     def end(self, reason: str) -> None:
-        """Leadership ended: the outcome of the waiting requests is unknown, because the next leader decides
-        whether their entries survive (safety.md S24)."""
+        """Answer all waiting requests that their outcome is unknown. Leadership ended, and the next leader
+        decides whether their entries survive (safety.md S24)."""
         waiting, self._waiting = self._waiting, deque()
         self._in_runs = 0
         self._marks.clear()

@@ -1,4 +1,4 @@
-"""The parts of `dledger.node.node.Node` that the broker uses, so that tests can replace it by a list."""
+"""The parts of `dledger.node.node.Node` that the broker uses. Tests can replace the node by a simple list."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dledger.messages import Code
 
 
 class Appender(Protocol):
-    """Seals entries for one leadership (safety.md S12). All calls are on the event loop."""
+    """Adds entries to the log for one leadership (safety.md S12). All calls are on the event loop."""
 
     @property
     def refusal(self) -> Code | None:
-        """Why nothing may be added now: DISK_FULL or LEADER_PENDING_FULL; None if entries may be added."""
+        """Why nothing may be added now, DISK_FULL or LEADER_PENDING_FULL; None if entries may be added."""
 
     @property
     def term(self) -> int:
@@ -25,16 +25,16 @@ class Appender(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """Most bytes that `reserve` accepts."""
+        """Largest size, in bytes, that `reserve` accepts."""
 
     def reserve(self, total_size: int) -> int:
-        """Position of the first of the entries that are added next; `total_size` counts them with their
-        headers."""
+        """Return the position of the first of the entries that are added next. `total_size`: bytes of these
+        entries with their headers."""
 
     def add(
         self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
     ) -> int:
-        """Add one entry whose body is `parts` joined, of `size` bytes. Returns its index."""
+        """Add one entry, whose body of `size` bytes is given in `parts`. Returns its index."""
 
     def add_system(self, body: bytes) -> int:
         """Add one SYSTEM entry. Returns its index."""
@@ -43,34 +43,34 @@ class Appender(Protocol):
         """Add one entry of a batch, at the position that `reserve` gave. Returns its index."""
 
     def open_run(self) -> Run | None:
-        """Begin to add messages in a row, which are not checked here; None if a message would be refused
-        now."""
+        """Begin to add messages one directly after the other, without further checks. Returns None if a
+        message would be refused now."""
 
     def close_run(self, run: Run) -> None:
-        """End a run: its messages are added."""
+        """End a run, which adds its messages to the log."""
 
     def open_batch(self, total_size: int) -> Run:
-        """Begin to add messages in a row as the first part of a batch of this many bytes; there must be room
-        for them."""
+        """Begin a run of messages that is the first part of a batch of `total_size` bytes. There must be room
+        for the batch."""
 
     def close_batch(self, run: Run, following: int) -> None:
-        """End the run of a batch: its messages are added; `following` more entries of the batch will
-        follow."""
+        """End the run of a batch, which adds its messages to the log. `following`: number of entries of the
+        batch that will follow."""
 
     @property
     def state_version(self) -> int:
-        """Version of the operations that all voters understand (`formats.state`)."""
+        """Version of the operations that all voters know (`formats.state`)."""
 
     def clock_ms(self) -> int:
-        """The current time in ms: that of the wall clock, without short jumps."""
+        """Return the current time in ms: the wall clock without short jumps."""
 
     def now_ms(self) -> int:
-        """Store time of entries added in this turn of the loop, in ms: never before the newest record
-        (S15)."""
+        """Return the store time, in ms, of entries added in this turn of the loop. It is never before that of
+        the newest record (S15)."""
 
 
 class Node(Protocol):
-    """The replicated log, as its host sees it."""
+    """The replicated log, as the broker sees it."""
 
     @property
     def role(self) -> Role:
@@ -98,7 +98,7 @@ class Node(Protocol):
 
     @property
     def appender(self) -> Appender | None:
-        """Set only while this node serves."""
+        """The object that adds entries. It is set only while this node serves."""
 
     @property
     def log(self) -> LogReader:
@@ -106,17 +106,18 @@ class Node(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Id of the group's log; empty while this node does not know it."""
+        """Id of the group's log, or empty while this node does not know it."""
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
-        """Data that a peer sent about itself; empty if it never connected."""
+        """Return the data that a peer sent about itself; empty if the peer never connected."""
 
     def prove(self, peer: str, content: Sequence[bytes]) -> str:
-        """A proof for a peer that a request with this content comes from a member; empty if the peer has
-        shared no secret."""
+        """Return a proof for a peer that a request with this content comes from a member. It is empty if the
+        peer has shared no secret."""
 
     def proves(self, proof: str, content: Sequence[bytes]) -> bool:
-        """Whether a member made this proof for this content and this process, and it was not used before."""
+        """Whether a member made this proof for this content and for this process, and whether the proof is
+        used for the first time."""
 
     @property
     def proof_receivers(self) -> Sequence[str]:
@@ -127,20 +128,20 @@ class Node(Protocol):
         """Connected peers whose older programs make no proofs."""
 
     def status(self) -> dict[str, object]:
-        """Status for /health and /metrics."""
+        """Return the status that /health and /metrics show."""
 
     async def run(self) -> None:
-        """Run until cancelled. NodeFailed."""
+        """Run until cancelled. Raises NodeFailed if the node must end."""
 
     def retune(self, settings: NodeSettings) -> None:
-        """Apply settings that may change while it runs."""
+        """Apply those settings that may change while the node runs."""
 
     def delete_expired(self) -> None:
-        """Delete now what retention may delete, whatever hour it is."""
+        """Delete now what retention may delete, whatever the time of day."""
 
     def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
-        """Get a read point that begins now (linearizable reads); None if there was none in time. ReadRefused
-        if too many wait."""
+        """Ask for a read point that begins now (linearizable reads). `done` is called with its index, or with
+        None if there was no read point within `timeout_s`. Raises ReadRefused if too many requests wait."""
 
     async def step_aside(self, timeout_s: float) -> bool:
-        """Hand leadership over to a peer that is up to date."""
+        """Hand leadership over to a peer that is up to date. Returns whether another node has taken it."""

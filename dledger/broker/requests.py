@@ -1,4 +1,4 @@
-"""Declarations of requests: which method answers which code, what it needs, and its read point.
+"""Declarations of requests: for each code the method that answers it, what it needs, and its read point.
 
     @handles(
         RequestCode.GET_MAX_OFFSET,
@@ -11,8 +11,8 @@
     def max_offset(self, call: LeaderCall[QueueHeader]) -> None:
         ...
 
-A processor is an object with such methods. The declarations give the table of handlers, which refuses two
-methods for one code, and the table in docs/reference/request-codes.md (safety.md S25)."""
+A processor is an object with such methods. Two tables are made from the declarations: the handlers of the
+server, with exactly one method for each code, and docs/reference/request-codes.md (safety.md S25)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Needs(Enum):
     """Which brokers answer a request."""
 
     LEADER = "leader"
-    """Only the leader. Requests wait while a term opens; other brokers answer 14 with the leader's address
-    (S24)."""
+    """Only the leader answers. Requests wait while a term opens. Other brokers answer 14
+    SERVICE_NOT_AVAILABLE with the leader's address (S24), unless they forward the request."""
     ANY = "any"
-    """Every broker of the group, from what it knows."""
+    """Every broker of the group answers, from what it knows itself."""
 
 
 class Call(msgspec.Struct, Generic[H], eq=False, gc=False):
@@ -63,21 +63,21 @@ class Call(msgspec.Struct, Generic[H], eq=False, gc=False):
         body: bytes | list[Buffer] = b"",
         remark: str | None = None,
     ) -> None:
-        """Answer the request; may be called once."""
+        """Answer the request. May be called only once."""
         self.connection.respond(self.request, code, ext=ext, body=body, remark=remark)
 
 
 class LeaderCall(Call[H], eq=False, gc=False):
-    """One request while this node serves. `writer` is that of the current leadership, valid in this turn of
-    the loop."""
+    """One request that is handled while this node serves. `writer`: the log writer of the current leadership,
+    valid in this turn of the loop."""
 
     writer: CommitLogWriter
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declaration of a request code. `reads`: its read point (safety.md S25), empty if it reads
-    nothing."""
+    """The declaration of a request code. `reads`: the read point of the answer (safety.md S25), empty if the
+    request reads nothing."""
 
     code: RequestCode
     header: type[msgspec.Struct] | None
@@ -86,9 +86,11 @@ class Declaration:
     may: Rule
     does: Does | None = None
     max_body: int = MAX_BODY
-    """Bytes of the body of this request; a longer one is refused before it is parsed."""
+    """Limit, in bytes, of the body of this request. A request with a longer body is refused before it is
+    parsed."""
     at_follower: str = ""
-    """Name of a method that is called first at a broker that does not lead; it returns True if it answers."""
+    """Name of a method that is called first if this broker does not lead. The method returns True if it
+    answers the request."""
 
 
 @overload
@@ -147,13 +149,16 @@ def handles(
     max_body: int = MAX_BODY,
     at_follower: str = "",
 ) -> Any:
-    """Declare that a method answers a code.
+    """Declare that a method answers a request code.
 
-    `header`: struct of its header fields, None if it has none. `may`: the permission it needs (ACL 1.0,
-    `dledger.broker.auth.required`). `does`: its actions on resources (ACL 2.0,
-    `dledger.broker.auth.actions`); required if `may` names no resource. `max_body`: most bytes of its body,
-    chosen so that the event loop is not blocked for 10 ms. `at_follower`: a method that is called first if
-    this broker does not lead; it returns whether it answers."""
+    * `header`: struct of the header fields; None if there are none.
+    * `may`: the permission that the sender needs (ACL 1.0, `dledger.broker.auth.required`).
+    * `does`: the actions of the request on resources (ACL 2.0, `dledger.broker.auth.actions`). It is required
+      if `may` names no resource.
+    * `max_body`: limit, in bytes, of the body. It is chosen so that the event loop is not blocked for 10 ms.
+    * `at_follower`: name of a method that is called first if this broker does not lead. The method returns
+      whether it answers.
+    """
 
     if does is None and not may.names_something:
         raise ValueError(
@@ -177,8 +182,8 @@ Processor = object
 
 
 def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any], str]]:
-    """All declarations of these processors in order of codes, each with class and method. ValueError if two
-    methods answer the same code."""
+    """Return all declarations of these processor classes in order of codes, each with class and method.
+    Raises ValueError if two methods answer the same code."""
     found: dict[int, tuple[Declaration, type[Any], str]] = {}
     for kind in kinds:
         for name in sorted(dir(kind)):
@@ -192,7 +197,7 @@ def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any
 
 
 def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int, Handler]:
-    """Request code -> handler, for the server."""
+    """Return the handler of each request code, for the server."""
     by_kind = {type(processor): processor for processor in processors}
     table: dict[int, Handler] = {}
     for declared, (kind, name) in declarations(by_kind).items():
@@ -206,12 +211,12 @@ def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int
 
 
 def body_limits(processors: Iterable[Processor]) -> dict[int, int]:
-    """Request code -> most bytes of its body, for the server."""
+    """Return the largest size of the body, in bytes, for each request code, for the server."""
     return {one.code: one.max_body for one in declarations(type(processor) for processor in processors)}
 
 
 def document(kinds: Iterable[type[Any]]) -> list[str]:
-    """The table of request codes, as Markdown."""
+    """Return the lines of the table of request codes, in Markdown."""
     lines = ["| code | request | answered by | read point |", "|---|---|---|---|"]
     for declared in declarations(kinds):
         who = "the leader" if declared.needs is Needs.LEADER else "any broker"

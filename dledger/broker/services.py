@@ -1,8 +1,11 @@
-"""Services that a leader runs in addition to answering; they live as long as one leadership.
+"""Services that a leader runs in addition to answering requests. They live as long as one leadership.
 
-Each is a file of its own with three steps: `begin` when the term is open, `run` as a task, `end` when
-leadership ends or is handed over. They begin in the order of `dledger.broker.features` and end in the
-opposite order. A new service needs a class, and an entry in `services` of the `feature.py` of its folder."""
+Each service is a class in a file of its own. `begin` is called when the term is open, and `run` then runs as
+a task. `hand_over` is called before leadership is handed over, and `end` when leadership has ended. Services
+begin in the order of `dledger.broker.features` and end in the opposite order.
+
+A new service needs a class, and an entry in `services` of the `feature.py` of its folder.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from dledger.broker.commit_log import CommitLogWriter
 
 
 class LeaderService:
-    """One service. Every step may be omitted. `begin`, `hand_over` and `end` run on the loop and must be
-    short."""
+    """One service of a leader. Every method may be omitted. `begin`, `hand_over` and `end` are called on the
+    event loop and must be short."""
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """The term is open: `writer` appends, and its tables include everything that is pending. No request
-        is served yet."""
+        """Called when the term is open, before requests are served. `writer` appends entries; its tables
+        include everything that is pending."""
 
     async def run(self) -> None:
-        """Runs as a task. It starts in the next turn of the loop at the earliest, and is cancelled at the end
-        of the leadership. An exception ends the broker (architecture rule 7)."""
+        """The task of the service. It starts in the next turn of the loop at the earliest, and is cancelled
+        at the end of the leadership. An exception ends the broker (architecture rule 7)."""
 
     def hand_over(self) -> None:
-        """Leadership is about to be handed over: this is the last chance to append."""
+        """Called before leadership is handed over. It is the last chance to append."""
 
     def end(self, reason: str) -> None:
-        """Leadership has ended. Answer the requests that wait; nothing may be written any longer. `run` gets
-        no further turn except for its cancellation."""
+        """Called when leadership has ended. The service answers the requests that wait in it; it may no
+        longer write anything. `run` gets no further turn except for its cancellation."""
 
 
 class LeaderServices:
@@ -43,7 +46,7 @@ class LeaderServices:
         """Services that began before `run` was called."""
 
     async def run(self) -> None:
-        """Own the tasks of the services, until cancelled."""
+        """Run the tasks of the services until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._start(self._waiting)
@@ -51,7 +54,7 @@ class LeaderServices:
             await asyncio.get_running_loop().create_future()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """A term is open: begin all services."""
+        """Begin all services, because a term is open."""
         for service in self._services:
             service.begin(writer)
         if self._group is None:
@@ -65,7 +68,7 @@ class LeaderServices:
             service.hand_over()
 
     def end(self, reason: str) -> None:
-        """Leadership has ended: end all services."""
+        """End all services, because leadership has ended."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

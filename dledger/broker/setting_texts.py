@@ -1,4 +1,5 @@
-"""Parsers for the values of a broker's settings. ValueError says what is expected. Pure."""
+"""Parsers for the values of a broker's settings. Each raises ValueError, which says what is expected, if the
+text is invalid. Pure."""
 
 from __future__ import annotations
 
@@ -10,37 +11,39 @@ from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.settings import name, parts
 
 MAX_REGION = 127
-"""Characters of a region; a longer one is an error, because each message contains the region."""
+"""Largest number of characters of a region. A longer one is an error, because each message contains the
+region."""
 MAX_NAMESRVS = 64
-"""NameServers in one setting; more are an error. Each NameServer has a task, and gets the whole table of
-topics."""
+"""Largest number of NameServers in one setting. More are an error, because each NameServer has a task and
+gets the whole table of topics."""
 MAX_CHECKED_TOPICS = 1000
-"""Topics in `duplicateCheckTopics`; more are an error."""
+"""Largest number of topics in `duplicateCheckTopics`. More are an error."""
 MAX_MESSAGE_RATE = 1_000_000_000
-"""Messages a second in a rate; a higher rate is an error."""
+"""Highest limit, in messages a second, that a setting of rates may give to a name. A higher number is an
+error."""
 MAX_RATES = 1000
-"""Names in one setting of rates; more are an error."""
+"""Largest number of names in one setting of rates. More are an error."""
 
 
 def parse_name_or_none(text: str) -> str:
-    """A name, or an empty text."""
+    """Parse a name, or an empty text."""
     return name(text) if text else text
 
 
 def parse_host_or_none(text: str) -> str:
-    """A host, or an empty text."""
+    """Parse a host, or an empty text."""
     return check_host(text) if text else text
 
 
 def parse_region(text: str) -> str:
-    """A name of at most `MAX_REGION` characters."""
+    """Parse a name of at most `MAX_REGION` characters."""
     if len(text) > MAX_REGION:
         raise ValueError(f"{len(text)} characters; the limit is {MAX_REGION}")
     return name(text)  # without control characters: they separate the properties of a message
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """Topics separated by `;` or `,`, or `*`."""
+    """Parse topics separated by `;` or `,`; `*` stands for all topics."""
     topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
     if len(topics) > MAX_CHECKED_TOPICS:
         raise ValueError(f"{len(topics)} topics; the limit is {MAX_CHECKED_TOPICS}, or use * for all")
@@ -51,7 +54,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
 
 
 def parse_rates(text: str) -> dict[str, int]:
-    """Rates as `NAME=MESSAGES_A_SECOND;...`."""
+    """Parse rates in the form `NAME=MESSAGES_A_SECOND;...`."""
     rates: dict[str, int] = {}
     for part in parts(text):
         what, _, rate = (piece.strip() for piece in part.rpartition("="))
@@ -67,12 +70,13 @@ def parse_rates(text: str) -> dict[str, int]:
 
 
 def rates_text(rates: dict[str, int]) -> str:
-    """Inverse of `parse_rates`."""
+    """Return rates as a text that `parse_rates` reads."""
     return ";".join(f"{what}={rate}" for what, rate in rates.items())
 
 
 def parse_place(text: str) -> str:
-    """A directory, or a URL of an object store; `file:` is a directory."""
+    """Parse a directory, or a URL of an object store. A URL that begins with `file:` stands for a
+    directory."""
     if not is_url(text) and not text.startswith("file:"):
         return text.rstrip("/") or text[:1]
     scheme, separator, rest = text.partition("://")
@@ -83,19 +87,19 @@ def parse_place(text: str) -> str:
 
 
 def parse_address_server(text: str) -> str:
-    """A domain, with a port or as a URL."""
+    """Parse a domain, with or without a port, or a URL."""
     url_of(text)
     return text
 
 
 def parse_subgroup(text: str) -> str:
-    """The name of a list at an address server."""
+    """Parse the name of a list of addresses at an address server."""
     url_of(DOMAIN, text)
     return text
 
 
 def parse_host(text: str) -> str:
-    """The address that clients connect to: without a port, and not a wildcard."""
+    """Parse the address of this broker to which clients connect. It has no port and is not a wildcard."""
     bare = text.removeprefix("[").removesuffix("]")
     if is_anywhere(bare):
         raise ValueError(
@@ -112,14 +116,14 @@ def parse_host(text: str) -> str:
 
 
 def parse_ipv4(text: str) -> str:
-    """An IPv4 address, or an empty text."""
+    """Parse an IPv4 address, or an empty text."""
     if text:
         pack_ipv4_host(text, 0)
     return text
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Addresses of NameServers separated by `;`."""
+    """Parse addresses of NameServers separated by `;`."""
     addresses = tuple(parts(text))
     if len(addresses) > MAX_NAMESRVS:
         raise ValueError(f"{len(addresses)} addresses; the limit is {MAX_NAMESRVS}")

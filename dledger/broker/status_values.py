@@ -1,13 +1,14 @@
-"""Reads the values of a node's status, which are of any type, as the type that they should have."""
+"""Reads values from the status of a node. They may have any type; these functions return the type that is
+needed."""
 
 from __future__ import annotations
 
 
 def whole(value: object) -> int:
-    """A whole number; 0 for anything else."""
+    """Return a whole number; 0 if the value has another type."""
     return value if isinstance(value, int) else 0
 
 
 def texts(value: object) -> list[str]:
-    """A list of texts; an empty one for anything that is no list."""
+    """Return a list of texts; an empty list if the value is not a list."""
     return [str(item) for item in value] if isinstance(value, list) else []
