@@ -1,7 +1,7 @@
 """Turns requests into log entries (CommitLog.asyncPutMessage), for the time of one leadership.
 
 To seal an entry is to give it its index, position and checksums, and to add it to the log. Sealing is
-synchronous and cannot fail (safety.md S12), so the processors check everything before. A run is a row of
+synchronous and cannot fail (safety.md S12), so the processors check everything before. A run is a series of
 messages that are sealed one directly after the other.
 
 A `CommitLogWriter` is made when a term opens. It starts from the applied state, which then contains
@@ -344,8 +344,8 @@ class CommitLogWriter:
             self.fresh = {name: at for name, at in self.fresh.items() if at > index}
 
     def next_applied(self, topic: str, queue_id: int) -> int:
-        """Return the offset behind the last applied message of a queue. It is 0 if an earlier topic of that
-        name was deleted and the deletion is not applied yet."""
+        """Return the offset just after the last applied message of a queue. It is 0 if an earlier topic of
+        that name was deleted and the deletion is not applied yet."""
         return 0 if topic in self.fresh else self._state.next_offset(topic, queue_id)
 
     def add_message(

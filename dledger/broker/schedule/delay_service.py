@@ -42,7 +42,7 @@ PROGRESS_BYTES = 512
 """Bytes reserved in a batch for the entry that records the progress of a level; that entry is always
 smaller."""
 RETRY_S = 0.1
-"""Seconds to wait while the log accepts nothing, or a due message cannot be read."""
+"""Seconds between two attempts while the log accepts nothing, or while a due message cannot be read."""
 
 
 class DelayService(LeaderService):
@@ -65,9 +65,9 @@ class DelayService(LeaderService):
         this leader's clock. Maps the level to an offset, and to the loop time since which this leader knows
         all messages below that offset."""
         self.delivered: int = 0
-        """Messages delivered since start."""
+        """Number of messages delivered since start."""
         self.dropped: int = 0
-        """Messages that could not be delivered, because they or their topic no longer exist."""
+        """Number of messages that could not be delivered, because they or their topic no longer exist."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
@@ -181,7 +181,8 @@ class DelayService(LeaderService):
 
     def _due(self, result: GetResult, clock_ms: int, delay_ms: int) -> tuple[float, list[Buffer]]:
         """Return the seconds until the first message of `result` that is not due (0 if all are due), and the
-        due messages before it. The list is empty if a clock ahead of this leader's stamped one of them."""
+        due messages before it. If the clock that stamped one of these messages was ahead of this leader's
+        clock, return 0 and no messages."""
         due: list[Buffer] = []
         for part in result.parts:
             (stored,) = _LONG.unpack_from(part, STORE_TIMESTAMP_AT)
@@ -206,9 +207,9 @@ class DelayService(LeaderService):
         """Return how many seconds a message still waits if the clock that stamped it is ahead of this
         leader's clock. Its delay then counts from the time at which this leader first saw the message.
 
-        That time counts for all messages that were in the queue then, below `end`. When the delivery reaches
-        a message that was stored later, it takes a new time. So no message is delivered early, and none waits
-        longer than twice its delay.
+        That time counts for all messages that were in the queue then, below `end`. For a message that was
+        stored later, a new time is noted when the delivery reaches it. So no message is delivered early, and
+        none waits longer than twice its delay.
         """
         seen_below, since_s = self._seen.get(level, (0, 0.0))
         if offset >= seen_below:

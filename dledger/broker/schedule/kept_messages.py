@@ -1,8 +1,8 @@
 """Waiting messages that retention must not remove.
 
 A message that waits for its delay level or its own delivery time was acknowledged. So it must be delivered,
-however old its segment is, and however full the disk. Each replica decides by the entries that it has applied
-itself. A replica that is behind keeps more than the leader, never less.
+however old its segment is, and however full the disk is. Each replica decides by the entries that it has
+applied itself. A replica that is behind keeps more than the leader, never less.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ NAMES = (
     BROKER_GET_FOUND,
     BROKER_GET_MISSED,
 )
-"""RocketMQ's names of the statistics. RocketMQ has no names for BROKER_GET_FOUND and BROKER_GET_MISSED; its
-StoreStatsService counts both numbers without one."""
+"""RocketMQ's names of the statistics, except BROKER_GET_FOUND and BROKER_GET_MISSED. RocketMQ's
+StoreStatsService counts these two numbers too, but has no names for them."""
 _OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 _FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
 """Statistics whose items are forgotten after `IDLE_TICKS`. This is safe because no other object refers to
@@ -82,7 +82,7 @@ class BrokerStats(LeaderService):
         self.longest_get_ms: int = 0
         """The longest time to read the messages of a pull, in ms."""
         self._spare = StatsItem(now_ms)
-        """Takes the counts for which there is no room under a key of their own. It is never shown."""
+        """Item for counts whose key has no room. It is never shown."""
         self.puts_of_broker: StatsItem = StatsItem(now_ms)
         self.gets_of_broker: StatsItem = StatsItem(now_ms)
         self.found: StatsItem = StatsItem(now_ms)
@@ -95,8 +95,8 @@ class BrokerStats(LeaderService):
     # -- counting -------------------------------------------------------------------------------------
 
     def puts(self, topic: str) -> Puts:
-        """Return the counters of the messages sent to a topic. They are valid as long as the writer of this
-        leadership."""
+        """Return the counters of the messages sent to a topic. They are valid as long as the log writer of
+        this leadership."""
         self._item(TOPIC_PUT_NUMS, topic)
         self._item(TOPIC_PUT_SIZE, topic)
         puts = Puts()
@@ -120,7 +120,8 @@ class BrokerStats(LeaderService):
             self._item(GROUP_GET_LATENCY, f"{queue_id}@{key}").add(took_ms)
 
     def put_totals(self) -> tuple[int, int]:
-        """Messages received since this node leads, and the bytes of their records, without deleted topics."""
+        """Return the number of messages received since this node began to lead, and the bytes of their
+        records. Messages of deleted topics do not count."""
         puts = self._puts.values()
         return sum(one.messages for one in puts), sum(one.size for one in puts)
 
@@ -147,12 +148,12 @@ class BrokerStats(LeaderService):
 
     @staticmethod
     def now_ms() -> int:
-        """The time to pass to the items, in ms."""
+        """Return the time, in ms, that the methods of the items expect."""
         return now_ms()
 
     def rates(self, *items: StatsItem) -> str:
-        """Return three rates a second, as 28 GET_BROKER_RUNTIME_INFO shows them: over the last 10 s, 1 min
-        and 10 min. Each is the sum of the rates of all `items`."""
+        """Return three rates a second as a text, as 28 GET_BROKER_RUNTIME_INFO shows them: over the last 10
+        s, 1 min and 10 min. Each is the sum of the rates of all `items`."""
         self._count_puts()
         now = now_ms()
         rates = (
@@ -251,5 +252,6 @@ class BrokerStats(LeaderService):
 
 
 def now_ms() -> int:
-    """The time of the loop in ms: statistics measure how long something took, not when it happened."""
+    """Return the time of the event loop in ms. Statistics use it because they measure how long something
+    took, not when it happened."""
     return int(asyncio.get_running_loop().time() * 1000)

@@ -1,4 +1,5 @@
-"""How long it took until sent messages were durable on a majority (putMessageDistributeTime)."""
+"""How long it took until sent messages were durable on a majority, as RocketMQ shows it
+(putMessageDistributeTime)."""
 
 from __future__ import annotations
 

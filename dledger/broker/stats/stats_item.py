@@ -111,7 +111,7 @@ class Puts:
     def __init__(self) -> None:
         self.messages: int = 0
         self.size: int = 0
-        """Bytes of the records."""
+        """Bytes of the records of these messages."""
         self.batched: int = 0
         """Messages of batches, without the first message of each batch, because a batch counts as one
         call."""

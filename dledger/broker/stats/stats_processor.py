@@ -76,7 +76,7 @@ class StatsProcessor:
         does=actions.SHOWN,
     )
     def view(self, call: LeaderCall[ViewBrokerStatsHeader]) -> None:
-        """One statistic over the last minute, hour and day."""
+        """Show one statistic over the last minute, hour and day."""
         header = call.header
         item = self._stats.item(header.statsName, header.statsKey)
         if item is None:
@@ -98,7 +98,8 @@ class StatsProcessor:
         does=actions.SHOWN_TOPIC,
     )
     def topic(self, call: LeaderCall[TopicHeader]) -> None:
-        """The first and next offset of each queue of a topic, and when its last message was stored."""
+        """Show the first and the next offset of each queue of a topic, and when its last message was
+        stored."""
         config = self._topic(call, call.header.topic)
 
         async def answer() -> None:
@@ -205,7 +206,8 @@ class StatsProcessor:
         does=actions.LISTED,
     )
     def all_offsets(self, call: Call[None]) -> None:
-        """Every consumer offset, as RocketMQ's slaves request them (ConsumerOffsetSerializeWrapper)."""
+        """Show every consumer offset, in the form in which RocketMQ's slaves request it
+        (ConsumerOffsetSerializeWrapper)."""
 
         async def answer() -> None:
             parts: list[bytes] = []

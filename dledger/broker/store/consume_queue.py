@@ -18,7 +18,7 @@ from dledger.runtime.files import Files
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """Units [first, last) of a queue, to be written to its files."""
+    """Units [first, last) of a ConsumeQueue, which are to be written to its files."""
 
     queue: ConsumeQueue
     directory: str
@@ -135,7 +135,7 @@ class QueueTable:
         self.count -= len(self.by_raw_topic.pop(topic.encode(), ()))
 
     def all(self) -> list[ConsumeQueue]:
-        """All queues, in order of creation within each topic."""
+        """Return all queues, topic by topic."""
         return [queue for queues in self.by_raw_topic.values() for queue in queues.values()]
 
 

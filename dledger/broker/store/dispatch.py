@@ -1,9 +1,9 @@
 """Applies committed entries to queues and state (ReputMessageService, CommitLogDispatcher).
 
-A chunk is a row of entries of the log. It is processed in one pass: message entries become units of
-ConsumeQueues, and SYSTEM entries change the replicated state. Queues that got messages are reported once per
-chunk, so that readers are woken once for many messages. The node passes only entries that are committed, and
-durable on this node. So rule S21 of safety.md holds for all derived data.
+A chunk is a series of consecutive entries of the log. It is processed in one pass: message entries become
+units of ConsumeQueues, and SYSTEM entries change the replicated state. Queues that got messages are reported
+once per chunk, so that readers are woken once for many messages. The node passes only entries that are
+committed, and durable on this node. So rule S21 of safety.md holds for all derived data.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class Dispatcher:
         self._tag_codes: dict[bytes, int] = {}
         self.applied_index: int = -1
         self.applied_end: int = 0
-        """Log offset behind the last applied entry: nothing at or above it is visible to clients."""
+        """Log offset just after the last applied entry. Nothing at or above it is visible to clients."""
         self.messages: int = 0
         """Number of messages that this object has applied to queues."""
         self.malformed: int = 0
-        """Entries of kind MESSAGE without a valid message record; every node skips them (safety.md S13)."""
+        """Number of entries of kind MESSAGE without a valid message record. Every node skips them (safety.md
+        S13)."""
         self.system_ops: list[str] = []
         """Names of the operations applied in the last chunk."""
         self.deleted: list[str] = []

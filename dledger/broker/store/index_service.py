@@ -48,7 +48,7 @@ ROLL_FLUSH_INTERVAL_S = 2.0
 """Longest time, in seconds, until slots and header are written after a segment was indexed completely. It is
 short because an audit expects the keys of complete segments."""
 RETRY_S = 1.0
-"""Seconds between two attempts while the disk is full, or while the log waits for repair."""
+"""Seconds between two attempts while the disk is full, or while damaged data in the log waits for repair."""
 CATCH_UP_S = 2.0
 """Longest time, in seconds, that a search waits until the index contains everything that was applied when the
 search came."""
@@ -430,7 +430,7 @@ class IndexService:
             return None
 
     async def _behind_newest(self, kept: Sequence[KeyFile]) -> int:
-        """Return the log offset just behind the newest message in the files, or the beginning of the log if
+        """Return the log offset just after the newest message in the files, or the beginning of the log if
         that message is not in the log."""
         end = kept[-1].header.end_position if kept else 0
         entry = await self._entry(end) if end else None

@@ -366,7 +366,7 @@ class _Read:
 class LogKeys:
     """Keys of the complete entries in a window of the log.
 
-    * `end`      offset in the window behind the last complete entry
+    * `end`      offset in the window just after the last complete entry
     * `wanted`   if the window is too short for its first entry, the bytes that this entry needs; otherwise 0
     * `blank`    whether the rest of the segment is empty
     """

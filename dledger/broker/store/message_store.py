@@ -68,24 +68,23 @@ class StoreLimits:
     flush_interval_s: Annotated[float, Setting("flushIntervalConsumeQueue", 1, 600_000, "ms")] = 1.0
     """Longest time until units of the ConsumeQueues are written to their files."""
     flush_units: Annotated[int, Setting("flushConsumeQueueUnits", 1, 100_000_000)] = 200_000
-    """Number of units of all ConsumeQueues that are not in files yet, at which the next flush starts
-    early."""
+    """If this many units of all ConsumeQueues are not in files yet, the next flush starts early."""
     snapshot_interval_s: Annotated[float, Setting("snapshotIntervalMs", 100, 86_400_000, "ms")] = 30.0
     """Longest time until the next snapshot of the state."""
     snapshot_entries: Annotated[int, Setting("snapshotEntries", 1, 1_000_000_000)] = 100_000
-    """Number of entries applied since the last snapshot, at which the next snapshot starts early. A start
-    replays hardly more than these entries, in 0.3 s. Until they are replayed, the node could be elected
-    without being able to serve."""
+    """If this many entries were applied since the last snapshot, the next snapshot starts early. So a start
+    replays hardly more than these entries, in 0.3 s. While it replays them, the node could be elected without
+    being able to serve."""
     snapshot_share: float = 0.1
-    """Largest share of the time for snapshots that start early because of `snapshot_entries`. With thousands
-    of queues, the fsyncs of a snapshot take seconds."""
+    """Largest share of the time that snapshots may take if they start early because of `snapshot_entries`.
+    With thousands of queues, the fsyncs of a snapshot take seconds."""
     hot_units_total: Annotated[int, Setting("hotConsumeQueueUnits", 1000, 1_000_000_000)] = 2_000_000
     """Number of ConsumeQueue units kept in memory for reading, for all queues together. A unit has 20
     bytes."""
     hot_units_queue: Annotated[int, Setting("hotConsumeQueueUnitsPerQueue", 16, 100_000_000)] = 16_384
     """Number of ConsumeQueue units kept in memory for reading, for each queue."""
     index_enable: Annotated[bool, Setting("messageIndexEnable")] = True
-    """Whether messages can be found by key, for which IndexFiles are written."""
+    """Whether IndexFiles are written, so that messages can be found by key."""
     index_slots: Annotated[int, Setting("maxHashSlotNum", 1000, 100_000_000)] = 5_000_000
     """Number of hash slots of an IndexFile, 4 bytes each. The slots of the newest file are also in memory."""
     index_units: Annotated[int, Setting("maxIndexNum", 20_000, 500_000_000)] = 20_000_000
@@ -150,7 +149,8 @@ class MessageStore:
         """Load the store's own snapshot if it belongs to the log; otherwise start empty. Returns the index of
         the last entry that the store contains, or -1 if it is empty.
 
-        If the log begins behind that entry, the node then passes a boundary snapshot to `restore`.
+        If the log no longer has the entries that follow, the node then passes a boundary snapshot to
+        `restore`.
         """
         self._log = log
         await self._env.workers.run(Lane.DISK, self._find_moved)
@@ -332,9 +332,8 @@ class MessageStore:
                 due = max(due, earliest)
 
     def _wait(self, error: OSError) -> None:
-        """Note that a write must be tried again. The data that is missing in the files stays in memory.
-        Only the first of several failures in a row is logged. Raises `error` itself if it cannot pass by
-        itself."""
+        """Note that a write must be tried again. The data that is missing in the files stays in memory. Only
+        the first of several failures in a row is logged. Raises `error` if trying again cannot help."""
         if error.errno not in PASSING:
             raise error
         if not self._waits:
@@ -348,8 +347,8 @@ class MessageStore:
 
     async def save_snapshot(self) -> None:
         """Fsync the ConsumeQueue files, then publish the state. A crash in between leaves the older snapshot.
-        The files of deleted topics are removed before: a snapshot that knows a new topic of the same name
-        must not find the files of the old topic."""
+        The files of deleted topics are removed first, because a snapshot that knows a new topic of the same
+        name must not find the files of the old topic."""
         async with self._writing:
             await self._remove_deleted()
             applied = self.applied_index
@@ -380,8 +379,8 @@ class MessageStore:
 
     async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
         """Fsync the units below the given offset of each queue, and the names of their files and directories.
-        After a failed fsync the node must stop, even if the disk was only full: data may be lost, and the
-        next fsync would not report it."""
+        Raises NodeFailed if an fsync fails, even if the disk was only full: data may be lost, and the next
+        fsync would not report it."""
         run, files = self._env.workers.run, self._env.files
         ranges: list[tuple[str, int, int]] = []
         directories: dict[str, None] = {}
@@ -408,8 +407,9 @@ class MessageStore:
             queue.synced = last
 
     async def _run_each(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """Run jobs, each with one durable action (docs/internals/simulator.md). If some jobs fail, wait for
-        all jobs in flight, then raise one of the errors. An error that allows no retry is preferred."""
+        """Run jobs in workers. Each job has only one durable action, as the simulator requires. If some jobs
+        fail, wait for all jobs in flight, then raise one of the errors. An error that allows no retry is
+        preferred."""
         under_way: deque[asyncio.Future[None]] = deque()
         failed: list[BaseException] = []
         try:

@@ -25,8 +25,8 @@ as soon as possible. For a larger difference, a row of the table `timers` record
 
 
 class TimerClaims(LeaderService):
-    """The claims of one leadership. `claimed`: the claimed time in ms. It holds for messages from the offset
-    of the last row of the table `timers` on."""
+    """The claims of one leadership. `claimed`: the claimed time in ms. It applies to messages from the queue
+    offset on at which the last row of the table `timers` begins."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
@@ -58,9 +58,9 @@ class TimerClaims(LeaderService):
 
     def place(self, writer: CommitLogWriter, due: int) -> int:
         """Return the due time of a message that is appended in this turn of the loop: `due`, or the earliest
-        time that is possible if that is too early. Raises RemotingError with code 14 SERVICE_NOT_AVAILABLE
-        while a voter runs a program that does not know timers, and with code 1 SYSTEM_ERROR if too many
-        messages wait."""
+        possible time if `due` is too early. Raises RemotingError with code 14 SERVICE_NOT_AVAILABLE while a
+        voter runs a program that does not know timers, and with code 1 SYSTEM_ERROR if too many messages
+        wait."""
         writer.check_versions(TIMER)
         most = self._settings.now.max_timer_messages
         if self.waiting >= most:

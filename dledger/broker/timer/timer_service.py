@@ -75,7 +75,7 @@ entry for each row of the table."""
 FOLLOWED_UNITS = 2048
 """Number of units of the ConsumeQueue that are examined in one turn of the loop."""
 RETRY_S = 0.1
-"""Seconds to wait while the log accepts nothing, or a due message cannot be read."""
+"""Seconds between two attempts while the log accepts nothing, or while a due message cannot be read."""
 CLOCK_S = 1.0
 """Longest pause, in seconds, of the delivery, so that a jump of the clock is noticed in time."""
 LOOK_AHEAD_MS = 10_000
@@ -97,8 +97,8 @@ class _Due:
 
 
 class TimerService(LeaderService):
-    """Runs two tasks while this node leads. One delivers due messages. The other stores messages again that
-    wait for long."""
+    """Runs two tasks while this node leads. One delivers due messages. The other stores messages again if
+    they wait for long."""
 
     def __init__(self, core: Core, timers: TimerClaims) -> None:
         self._env = core.env
@@ -276,7 +276,7 @@ class TimerService(LeaderService):
         return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
 
     async def _follow(self, wheel: Wheel, queue: ConsumeQueue, writer: CommitLogWriter) -> None:
-        """Add units to the wheel that were applied since the last call, at most `FOLLOWED_UNITS`."""
+        """Take the units that were applied since the last call into the wheel, at most `FOLLOWED_UNITS`."""
         if wheel.seen >= queue.bounds.next:
             return
         progress = Progress(list(writer.pending[TIMERS].rows.values()))
@@ -390,9 +390,9 @@ class TimerService(LeaderService):
             writer.add_together(messages, ops)
 
     def _moved(self, rows: list[TimerProgress], place: Place, end: int) -> list[Op]:
-        """Return the operations that record that messages are delivered. They are the messages with a queue
-        offset below `end` that come before `place` in the order of delivery. A later row of the table is
-        never ahead of an earlier row. Rows that reach the same place are merged."""
+        """Return the operations that record which messages are delivered: those with a queue offset below
+        `end` that come before `place` in the order of delivery. A later row of the table is never ahead of an
+        earlier row. Rows that reach the same place are merged."""
         reached = [row for row in rows if row.begin < end and row.place <= place]
         if not reached:
             return []
@@ -500,7 +500,7 @@ class TimerService(LeaderService):
     async def _roll(
         self, writer: CommitLogWriter, queue: ConsumeQueue, first: int, end: int, passed_ms: int
     ) -> tuple[list[Outgoing], int] | None:
-        """Return copies of old messages from offset `first` on, and the offset behind the last of these
+        """Return copies of old messages from offset `first` on, and the offset just after the last of these
         messages. The caller stores the copies in the log in the same turn of the loop. Returns None if there
         is nothing to do. A message for a deleted topic is not copied, so it is never delivered."""
         if first >= end:

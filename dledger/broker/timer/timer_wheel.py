@@ -2,7 +2,7 @@
 
 A unit of that ConsumeQueue describes one message and holds its due time (`formats.timers`): 20 bytes on disk
 for each waiting message. Only the units that are due soonest are in memory. A worker searches for them by
-reading the ConsumeQueue (about 50 ms for a million units). It searches for the following units before these
+reading the ConsumeQueue (about 50 ms for a million units). The next search begins before the units in memory
 are used up. So there are no files that could differ from the log, and a new leader needs only the
 ConsumeQueue.
 
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 Place = tuple[int, int]
 """A place in the order of delivery: due time in ms, queue offset."""
 END: Final[Place] = (1 << 62, 0)
-"""The place behind all other places."""
+"""The place after all other places."""
 NEAR_UNITS = 200_000
 """Largest number of units of messages that one search keeps in memory, 32 bytes each. The same limit applies
 to the recalls that it keeps."""
@@ -107,7 +107,7 @@ class Columns:
         return Columns(self.due[which], self.offset[which], self.position[which], self.size[which])
 
     def sorted(self) -> Columns:
-        """Return the units in order of delivery. Before, they must be in order of their offsets."""
+        """Return the units sorted into the order of delivery. They must be in order of their offsets."""
         return self[np.argsort(self.due, kind="stable")]
 
     def timers(self, first: int, last: int) -> list[Timer]:
@@ -137,7 +137,7 @@ class Found:
 
     * `messages`   all waiting units before `horizon`, in order of delivery
     * `recalls`    the recalls that may apply to these units
-    * `horizon`    a place in the order of delivery: units behind it were not kept
+    * `horizon`    a place in the order of delivery: waiting units at or after it were not kept
     * `waiting`    number of all waiting units
     * `first`      offset of the first waiting unit; `end` if none waits
     """
@@ -319,7 +319,7 @@ class Wheel:
 
     def _forget_late(self) -> None:
         """Lower the horizon to the middle of the units that arrived, or of the recalls, whichever exceeds
-        `ARRIVED_UNITS`. Arrived units and recalls behind the new horizon are dropped; the next search finds
+        `ARRIVED_UNITS`. Arrived units and recalls after the new horizon are dropped; the next search finds
         them again."""
         self._settle()
         late = self.late

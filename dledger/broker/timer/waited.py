@@ -1,5 +1,5 @@
-"""Converts the record of a message that waited to the message that is delivered. The conversion is fast,
-because 100,000 messages may be due in one second."""
+"""Converts the record of a timer message that has waited into the message that is delivered. The conversion
+is fast, because 100,000 messages may be due in one second."""
 
 from __future__ import annotations
 

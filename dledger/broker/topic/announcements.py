@@ -40,7 +40,7 @@ class TopicAnnouncements:
         request: Request,
         answer: Answer,
     ) -> None:
-        """Give `answer` when entry `index` is applied and the NameServers know the topic of `slot`."""
+        """Call `answer` when entry `index` is applied and the NameServers know the topic of `slot`."""
         self._applied.add(index, connection, request, partial(self._announce, writer, slot, answer))
 
     def _announce(self, writer: CommitLogWriter, slot: TopicSlot, answer: Answer) -> None:

@@ -34,9 +34,9 @@ TOGETHER = 50
 """Largest number of topics that one batch of the log deletes, and of groups whose offset resets one batch
 holds."""
 MAX_SENT_ON = 5_000
-"""Largest number of pending offset resets, one for each group and topic, up to which a deletion adds more.
-Such a reset sends the consumers of the group to the beginning of the topic when it is created again. The
-number is half of the limit of resets (`pending_offsets.MAX_RESETS`)."""
+"""Limit of pending offset resets, up to which a deletion adds more. If a topic is deleted, a reset is added
+for each group that is subscribed to it: when the topic is created again, the consumers of the group are sent
+to its beginning. The number is half of the limit of all resets (`pending_offsets.MAX_RESETS`)."""
 
 Forget = Callable[[CommitLogWriter, str, str], None]
 """Function that is called with the writer, "topic" or "group", and a name that is about to be deleted.

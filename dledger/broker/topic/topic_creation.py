@@ -119,9 +119,9 @@ class TopicCreation:
     def group_for_consumer(
         self, writer: CommitLogWriter, state: ReplicatedState, name: str
     ) -> GroupConfig | None:
-        """Return a consumer group. If it does not exist, it is created with its retry topic, as far as that
-        is allowed. Returns None if it is not allowed, or if the log has no room: then the heartbeat or pull
-        will be repeated.
+        """Return a consumer group. If it does not exist, it is created with its retry topic, if that is
+        allowed. Returns None if it is not allowed, or if the log has no room: then the heartbeat or pull will
+        be repeated.
 
         Raises RemotingError with code 29 INVALID_PARAMETER for an invalid name, and with code 1 SYSTEM_ERROR
         at a limit.
@@ -145,9 +145,9 @@ class TopicCreation:
         return group
 
     def retry_topic_for_consumer(self, writer: CommitLogWriter, name: str) -> None:
-        """Create the retry topic of a group when its first consumer comes. A group that was created by a
-        command has no retry topic yet, but tools find a group by it. Does nothing while the log has no room.
-        Raises RemotingError with code 1 SYSTEM_ERROR at a limit."""
+        """Create the retry topic of a group when its first consumer comes, because tools find a group by its
+        retry topic. A group that was created by a command does not have one before. Does nothing while the
+        log has no room. Raises RemotingError with code 1 SYSTEM_ERROR at a limit."""
         group = writer.group(name)
         if group is not None and writer.room:
             self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)

@@ -1,10 +1,10 @@
 """Topics and consumer groups (AdminBrokerProcessor).
 
-* 17 UPDATE_AND_CREATE_TOPIC, 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP create or change one; 18 and 225 take a
-  list
-* 215 DELETE_TOPIC_IN_BROKER, 207 DELETE_SUBSCRIPTIONGROUP delete one
-* 21 GET_ALL_TOPIC_CONFIG, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG show all
-* 351 GET_TOPIC_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG show one
+* create or change one: 17 UPDATE_AND_CREATE_TOPIC, 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+* create or change several: 18 UPDATE_AND_CREATE_TOPIC_LIST, 225 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+* delete one: 215 DELETE_TOPIC_IN_BROKER, 207 DELETE_SUBSCRIPTIONGROUP
+* show one: 351 GET_TOPIC_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG
+* show all: 21 GET_ALL_TOPIC_CONFIG, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
 The creation of a topic is answered when it is applied here and the NameServers know the topic. So a client
 that asks for the route next finds it. The requests that show topics and groups read the applied state, on
@@ -108,9 +108,9 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, topics=("topic",)),
     )
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
-        """Create a topic or change it. If fewer read queues are requested than hold messages, all queues that
-        hold messages stay readable. Producers no longer choose them, and the answer says so. (In RocketMQ
-        their messages can no longer be read.)"""
+        """Create a topic or change it. Queues that hold messages stay readable, even if the request asks for
+        fewer read queues. Producers no longer choose these queues, and the answer says so. (In RocketMQ their
+        messages can no longer be read.)"""
         header, writer = call.header, call.writer
         config = self._topic_config(writer, header)
         respond = call.respond

@@ -47,7 +47,8 @@ class TopicTable:
         has a new object for it, so a comparison of the objects finds the change."""
         self._pages = _Pages()
         self._overridden: set[str] = set()
-        """Names in `system_topics` that the state also has. The topic of the state counts."""
+        """Names in `system_topics` that the state also has. For these names the topic of the state is
+        used."""
         self.size_told: int = 0
         """The value of `size` when the pages were last complete. Reading it encodes nothing."""
         self._preparing = asyncio.Lock()
@@ -58,7 +59,7 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """How often topics have changed so far (DataVersion.counter)."""
+        """Number of changes of topics so far (DataVersion.counter)."""
         return self._state().topics_version + self._system_changes
 
     @property

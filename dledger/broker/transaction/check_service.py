@@ -31,8 +31,8 @@ from dledger.remoting.codes import RequestCode
 from dledger.runtime.cooperative import PAUSE_S
 
 SCAN_S = 1.0
-"""Longest time, in seconds, between two scans of all transactions. If a tenth of the shortest configured wait
-is less, that counts."""
+"""Longest time, in seconds, between two scans of all transactions. A tenth of the shortest configured wait is
+used instead if it is less."""
 SHORTEST_SCAN_S = 0.02
 LOOKED_AT = 2000
 """Number of rows that are examined in one turn of the loop."""
