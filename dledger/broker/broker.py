@@ -53,7 +53,7 @@ class Broker:
         self.env = env
         self.settings: LiveSettings[BrokerConfig] = LiveSettings(env, SETTINGS, config, source)
         self.opened: asyncio.Event = asyncio.Event()
-        """Set when the log is open: role and leader are known as far as possible."""
+        """Event that is set when the log is open. Role and leader are then known as far as possible."""
         self.boot_ms: int = env.wall.now_ms()
         """When the broker was created, in ms since the epoch."""
         self.store: MessageStore = MessageStore(env, config.store_root, config.store, tables)
@@ -199,7 +199,7 @@ class Broker:
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
-        """Called when the term is open: from here on this node assigns offsets."""
+        """Called when the term is open: from then on this node assigns offsets."""
         self.leadership.serving(term)
 
     def on_commit(self, commit_index: int) -> None:

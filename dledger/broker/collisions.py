@@ -44,8 +44,8 @@ def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
 
 
 def _found(config: BrokerConfig, node: NodeConfig) -> list[Place]:
-    """Return the places at which other programs find this broker. If they are on loopback, the HTTP port is
-    among them."""
+    """Return the places at which other programs find this broker. If `brokerIP1` is on loopback, the HTTP
+    port is among them."""
     host, port = split_address(node.peers[node.self_id])
     found = [
         Place("listenPort", config.broker_ip, config.listen_port),

@@ -164,7 +164,7 @@ class CommitLogWriter:
         self.messages: int = 0
         """Number of messages sealed in this leadership."""
         self.last_index: int = -1
-        """Index of the last entry that this leadership appended with a message or in a batch; -1 before the
+        """Index of the last entry of the newest message or batch that this leadership appended; -1 before the
         first."""
         self.topics: int = len(state.topics) - sum(name in state.topics for name in system_topics)
         """Number of topics, without those that exist from the start on every broker."""
@@ -501,8 +501,8 @@ class CommitLogWriter:
         total_size: int,
         seal: Callable[[Run, bytes], bytes],
     ) -> tuple[int, int, bytes]:
-        """Append a batch as `add_batch` does, whose messages `seal` puts into a run. `seal` is called with
-        the run and the store host. Returns the last index, the first queue offset and the result of
+        """Append a batch as `add_batch` does. The function `seal` puts the messages into a run; it is called
+        with the run and the store host. Returns the last index, the first queue offset and the result of
         `seal`."""
         run = self._appender.open_batch(total_size)
         first = slot.next[queue_id]

@@ -172,7 +172,7 @@ class BrokerConfig:
     self_id: SelfId = "n0"
     """This node's id in `dLegerPeers`."""
     peers: Peers = field(default_factory=dict)
-    """All members at the foundation of the group, with their addresses for peers, as
+    """All members at the time when the group was founded, with their addresses for peers, as
     `n0-host:port;n1-host:port`."""
     region_id: Annotated[str, Setting("regionId", parse=parse_region, hot=True)] = "DefaultRegion"
     """Region that is stored in each message (MSG_REGION)."""
@@ -191,7 +191,8 @@ class BrokerConfig:
     http_address: Annotated[str, Setting("httpAddress", parse=parse_host_or_none)] = ""
     """Address at which the broker listens for HTTP. Empty: `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
-    """Directory of broker.log and stats.log; empty: standard error, without statistics."""
+    """Directory of broker.log and stats.log. Empty: logs go to standard error, without the statistics of
+    stats.log."""
 
     # Access control.
 
@@ -302,8 +303,8 @@ class BrokerConfig:
     slow_consumer_bytes: Annotated[
         int, Setting("consumerFallbehindThreshold", 1, 1 << 62, "bytes", hot=True)
     ] = 16 << 30
-    """Number of bytes of the log behind the last message that a group was given, beyond which the group
-    counts as too slow."""
+    """If more bytes of the log than this follow the last message that a group was given, the group counts as
+    too slow."""
     duplicate_check_topics: Annotated[
         tuple[str, ...], Setting("duplicateCheckTopics", parse=parse_topics, format=",".join, hot=True)
     ] = ()
@@ -334,8 +335,9 @@ class BrokerConfig:
     """Whether consumers may select messages by conditions on properties (SQL92); off in RocketMQ. A pull with
     a condition reads the properties of each message that it passes."""
     filter_retry: Annotated[bool, Setting("filterSupportRetry", hot=True)] = False
-    """Whether messages of a retry topic, subscribed to by SQL92, are selected by the condition on their
-    original topic. Java clients subscribe to their retry topic by `*`, and get all of it."""
+    """Whether a retry topic to which a consumer subscribes by SQL92 is filtered, by the condition for the
+    original topic of each message. Java clients subscribe to their retry topic by `*`, and get all of its
+    messages."""
     max_held_pulls: Annotated[int, Setting("maxHeldPulls", 0, 1_000_000, hot=True)] = 20_000
     """Largest number of pulls that wait at the same time. A further pull is answered at once."""
     pop_in_flight_threshold: Annotated[
@@ -472,8 +474,8 @@ class BrokerConfig:
     ] = 600_000
     """Time between two rounds of writing digests."""
     digest_rescan_hours: Annotated[int, Setting("digestRescanHours", 0, 24 * 366, "hours")] = 168
-    """Time since its last scan after which a segment is scanned again although it did not change, because
-    disks decay; 0: never."""
+    """Time after its last scan at which a segment is scanned again even if it did not change, because disks
+    decay; 0: never."""
 
     store: StoreLimits = field(default_factory=StoreLimits)
     node: NodeSettings = NODE_DEFAULTS

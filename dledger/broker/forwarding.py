@@ -59,8 +59,8 @@ _CHANGE_NOTHING = (
     RequestCode.BATCH_ACK_MESSAGE,
 )
 """Requests that are sent again when the leader is lost, because otherwise their consumers would pause for 3
-s. A repeated acknowledgement of a popped message changes nothing. Messages that a lost pop took are delivered
-again later, to any consumer that asks."""
+s. A repeated acknowledgement of a popped message changes nothing. If the answer to a pop is lost, its
+messages are delivered again later, to any consumer that asks."""
 
 
 class _Forwarded:

@@ -31,7 +31,8 @@ LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: the leader's address for clients. This project's client follows it at once."""
 
 CONFIRM_S = 3.0
-"""Seconds that the answer to a request which changes nothing waits for a quorum."""
+"""Longest time, in seconds, that the answer to a request which changes nothing waits for the confirmation of
+a quorum."""
 _Held = tuple[float, Connection, Request]
 """A request that waits: the loop time at which it is refused, its connection, and the request."""
 
@@ -126,7 +127,7 @@ class LeaderGate:
 
     @property
     def leader_route_id(self) -> int:
-        """The brokerId under which the present leader is in routes from before it led; 0 if no other node
+        """The brokerId of the present leader in routes that are older than its leadership; 0 if no other node
         leads."""
         leader = self._node.leader_id
         return 0 if leader is None or leader == self._settings.now.self_id else route_id(leader)

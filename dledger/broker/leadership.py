@@ -33,7 +33,7 @@ class Leadership:
         return self._sealed_before + (0 if self._writer is None else self._writer.messages)
 
     def serving(self, term: int) -> None:
-        """Begin a leadership, because its term is open: from here on this node assigns offsets."""
+        """Begin a leadership, because its term is open: from then on this node assigns offsets."""
         appender = self._node.appender
         if appender is None:
             return

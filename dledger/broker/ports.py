@@ -1,4 +1,5 @@
-"""The parts of `dledger.node.node.Node` that the broker uses. Tests can replace the node by a simple list."""
+"""The parts of `dledger.node.node.Node` that the broker uses. Tests can replace the node by an object that
+keeps its entries in a list."""
 
 from __future__ import annotations
 

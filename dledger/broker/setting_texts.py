@@ -19,8 +19,7 @@ gets the whole table of topics."""
 MAX_CHECKED_TOPICS = 1000
 """Largest number of topics in `duplicateCheckTopics`. More are an error."""
 MAX_MESSAGE_RATE = 1_000_000_000
-"""Highest limit, in messages a second, that a setting of rates may give to a name. A higher number is an
-error."""
+"""Highest rate, in messages a second, that a setting of rates may contain. A higher rate is an error."""
 MAX_RATES = 1000
 """Largest number of names in one setting of rates. More are an error."""
 

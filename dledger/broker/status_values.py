@@ -5,10 +5,10 @@ from __future__ import annotations
 
 
 def whole(value: object) -> int:
-    """Return a whole number; 0 if the value has another type."""
+    """Return the value if it is a whole number, otherwise 0."""
     return value if isinstance(value, int) else 0
 
 
 def texts(value: object) -> list[str]:
-    """Return a list of texts; an empty list if the value is not a list."""
+    """Return the value as a list of texts; an empty list if the value is not a list."""
     return [str(item) for item in value] if isinstance(value, list) else []
