@@ -101,7 +101,7 @@ class _Tasks:
         self._tasks.pop(name).cancel()
 
     def cancel_all(self) -> None:
-        for task in reversed(self._tasks.values()):  # the node last: the others use it
+        for task in reversed(self._tasks.values()):  # the node last, because the other tasks use it
             task.cancel()
 
 
@@ -125,7 +125,7 @@ async def _serve_vip_channel(broker: Broker) -> None:
 async def _start_http(broker: Broker) -> HttpServer | None:
     if not broker.config.http_port:
         return None
-    from dledger.broker.http.server import HttpServer  # aiohttp is not loaded where it is not wanted
+    from dledger.broker.http.server import HttpServer  # load aiohttp only if it is needed
 
     http = HttpServer(broker)
     config = broker.config

@@ -66,7 +66,7 @@ class Background:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task).close()  # it has not begun where its task was cancelled before its first turn
+        self._tasks.pop(task).close()  # a task cancelled before its first turn has not begun its coroutine
 
     async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -57,7 +57,7 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     if config.address_server_url:
         load_http()  # it comes with the server
     if config.http_port:
-        importlib.import_module("dledger.broker.http.server")  # aiohttp takes long to load: not on the loop
+        importlib.import_module("dledger.broker.http.server")  # here, because aiohttp takes long to load
 
     def ready(broker: Broker) -> None:
         settle()

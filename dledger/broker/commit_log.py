@@ -229,7 +229,7 @@ class CommitLogWriter:
         changed."""
         existing = self.topic(config.name)
         if existing is None:
-            return len(encode_topic(config)) + 1  # with its comma
+            return len(encode_topic(config)) + 1  # 1 for the comma
         return len(encode_topic(config)) - len(encode_topic(existing))
 
     # -- appending ------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class CommitLogWriter:
         if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):
             return self.append_op(config.op())
         self.note_version(birth.operation)
-        packed = (pack_op(config.op()), pack_op(birth.op()))  # the position in it takes no less room then
+        packed = (pack_op(config.op()), pack_op(birth.op()))  # MAX_OFFSET takes the most room
         at = self._appender.reserve(sum(HEADER_SIZE + system_record_size(len(one)) for one in packed))
         return self.add_together((), [config.op(), structs.replace(birth, at=at).op()])
 

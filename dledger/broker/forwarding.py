@@ -99,7 +99,7 @@ class Forwarder:
             return False
         try:
             fields = forwarded_fields(self._node, connection, request, address)
-        except BadHeader as error:  # it was not read before; who calls may have others to forward (S29)
+        except BadHeader as error:  # never raise: the caller may forward more requests (S29)
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=error.remark)
             return True
         self._serial = serial = self._serial + 1
@@ -119,8 +119,8 @@ class Forwarder:
         known (None)."""
         for serial, item in list(self._under_way.items()):
             if item.address != address:
-                # Without a successor this broker only knows that it heard nothing: after a pause of its own
-                # (SIGSTOP, a suspended machine) the leader may lead as before.
+                # Without a successor this broker only knows that it heard nothing. If this broker itself was
+                # stopped (SIGSTOP, a suspended machine), the leader may still lead.
                 why = (
                     "this broker lost contact with the leader and does not know yet whether it still leads"
                     if address is None
@@ -137,8 +137,8 @@ class Forwarder:
             try:
                 offset = item.request.header(PullMessageHeader).queueOffset
             except BadHeader:
-                continue  # which the leader will say
-            # A client with a suggestion to ask here knows another leader; the others took this broker for it.
+                continue  # the leader will refuse it
+            # A client that was advised to read here knows the leader; other clients took this broker for it.
             where = 0 if suggested_here(item.connection) else self._gate.leader_route_id
             self._over(serial, item)
             item.connection.respond(

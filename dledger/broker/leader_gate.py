@@ -67,7 +67,7 @@ class LeaderGate:
         """Handle a request that came while `writer` is None: keep it until the term opens, forward it to the
         leader, or refuse it."""
         if not connection.is_current():
-            return  # from before a standstill: it may be late
+            return  # it came before a standstill, so it may be late
         if self._node.role is Role.LEADER:
             self._hold(connection, request, self._settings.now.hold_while_opening_s)
         elif request.flag & FLAG_REDIRECT or not self._settings.now.forward_to_leader:
@@ -101,7 +101,7 @@ class LeaderGate:
             if index is not None and self.writer is writer is not None:
                 then()
             elif self.writer is None:
-                self.wait_or_refuse(connection, request)  # doing it again does no harm
+                self.wait_or_refuse(connection, request)  # it may safely be handled again
             else:
                 self.refuse(connection, request)
 
@@ -149,7 +149,7 @@ class LeaderGate:
     def open(self, writer: CommitLogWriter) -> None:
         """Serve requests, because the term is open. Requests that waited come first."""
         self.writer = writer
-        if writer.term != self._opened[0]:  # a hand-over that failed goes on with the same leadership
+        if writer.term != self._opened[0]:  # after a failed hand-over the same leadership continues
             self._opened = (writer.term, asyncio.get_running_loop().time())
         for _, connection, request in self._take_held():
             connection.again(request)
@@ -198,7 +198,7 @@ class LeaderGate:
 
     def _stood_still(self, paused_s: float) -> None:
         self._forget_held()
-        self._opened = (self._opened[0], asyncio.get_running_loop().time())  # all connections are closed
+        self._opened = (self._opened[0], asyncio.get_running_loop().time())  # all connections were closed
 
     def _forget_held(self) -> list[_Held]:
         held, self._held = self._held, []

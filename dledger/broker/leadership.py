@@ -38,7 +38,7 @@ class Leadership:
         if appender is None:
             return
         if self._writer is None or self._writer.term != term:
-            # After a hand-over that did not work the same leadership goes on, with its pending offsets.
+            # After a failed hand-over the same leadership continues, with its pending offsets.
             self._writer = self._make_writer(appender)
             self.services.begin(self._writer)
         self._gate.open(self._writer)
@@ -64,5 +64,5 @@ class Leadership:
         self._gate.pause()
         moved = await self._node.step_aside(timeout_s=timeout_s)
         if self._node.serving and self._gate.writer is None and self._writer is not None:
-            self._gate.open(self._writer)  # nobody was there to take over
+            self._gate.open(self._writer)  # no other node could take over
         return moved

@@ -35,7 +35,9 @@ def with_proof(
 ) -> dict[str, str]:
     """Return the header fields of a request to the broker at `address`. They include a proof if that broker
     has shared a secret."""
-    own = {name: value for name, value in fields.items() if name != MEMBER_PROOF}  # a client's is nobody's
+    own = {
+        name: value for name, value in fields.items() if name != MEMBER_PROOF
+    }  # a client's proof is ignored
     for peer in node.proof_receivers:
         if node.peer_meta(peer).get("client_addr") == address:
             proof = node.prove(peer, content_of(code, flag, own, body))

@@ -113,7 +113,7 @@ class PendingResponses(LeaderService):
             self.times.add(answered, asyncio.get_running_loop().time() - marks[0][1])
         if not waiting:
             marks.clear()
-        else:  # a mark stands for what came until the next one
+        else:  # a mark holds for all answers until the next mark
             while len(marks) > 1 and marks[1][0] <= waiting[0][0]:
                 marks.popleft()
 

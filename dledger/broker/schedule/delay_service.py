@@ -91,7 +91,7 @@ class DelayService(LeaderService):
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
-        # In turns: behind a level that has a lot to deliver the others would wait for all of it.
+        # In turns, because one level with much to deliver would otherwise keep all other levels waiting.
         for level in sorted(self._held, key=lambda level: (level <= self._last, level)):
             self._arrived[level - 1].set()
         self._held.clear()
@@ -132,7 +132,7 @@ class DelayService(LeaderService):
             self._held.add(level)
             return None
         if result.status is not GetStatus.FOUND:
-            # Retention was faster than the delay. (An offset beyond the end is none that was ever said.)
+            # Retention removed messages before they were due. (No offset beyond the end was ever recorded.)
             lost = max(result.next_offset, result.min_offset) - offset
             self.dropped += max(lost, 0)
             self._log.error(
@@ -173,7 +173,7 @@ class DelayService(LeaderService):
             self.delivered += len(due)
             ops = [DelayProgress(level, offset + count).op()]
             if due and due[0].size + PROGRESS_BYTES > writer.max_batch:
-                writer.add_together(due, [])  # not with the limits of a real broker
+                writer.add_together(due, [])  # never happens with the limits of a real broker
                 due = []
             writer.add_together(due, ops)
             self._pace.added(writer.last_index, sum(message.size for message in due))

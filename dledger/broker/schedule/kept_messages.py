@@ -37,7 +37,7 @@ class KeptMessages:
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or offset >= queue.bounds.next:
             return None
-        offset = max(offset, queue.bounds.min)  # what is gone cannot be kept
+        offset = max(offset, queue.bounds.min)  # messages that are already removed cannot be kept
         units = await self._reader.units(queue, offset, 1)
         if not units:
             raise OSError(f"queue {queue_id} of {topic} has no unit {offset}")

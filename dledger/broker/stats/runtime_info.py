@@ -57,7 +57,7 @@ def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
         "getMissTps": stats.rates(stats.missed),
         "getTotalTps": stats.rates(stats.found, stats.missed),
         "getTransferredTps": stats.rates(stats.gets_of_broker),
-        "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
+        "getTransferedTps": stats.rates(stats.gets_of_broker),  # RocketMQ 4.9 spells it like this
         "msgPutTotalYesterdayMorning": str(yesterday[0]),
         "msgPutTotalTodayMorning": str(today[0]),
         "msgGetTotalYesterdayMorning": str(yesterday[1]),

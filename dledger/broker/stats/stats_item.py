@@ -78,7 +78,7 @@ class StatsItem:
             kept.extend(after)
             if len(kept) > window.samples * _WIDTH:
                 del kept[:_WIDTH]
-                if kept[2] == self.times:  # nothing within the whole window
+                if kept[2] == self.times:  # the sum did not grow in the whole window
                     self._windows[number] = None
 
     def over(self, window: Window, now_ms: int) -> Snapshot:

@@ -215,16 +215,14 @@ class StatsProcessor:
             for name in list(self._store.state.offsets):
                 table = self._store.state.offsets.get(name, {})
                 by_topic: dict[str, dict[str, int]] = {}
-                for key in list(
-                    table
-                ):  # not its items: 200,000 new tuples take milliseconds to make and to free
+                for key in list(table):  # not items(): making and freeing 200,000 tuples takes milliseconds
                     topic, queue = key
                     if (offset := table.get(key)) is not None:
                         by_topic.setdefault(f"{topic}@{name}", {})[str(queue)] = offset
                     await pace.step()
                     count += 1
                     _check_size(count, "all groups: ask for each alone (consumerProgress -g)", MAX_OFFSETS)
-                while by_topic:  # taken out one by one: to free all at once is a step by itself
+                while by_topic:  # one by one, because freeing all at once would block the loop
                     topic_at_group, offsets = by_topic.popitem()
                     parts.append(
                         b"%b:%b" % (msgspec.json.encode(topic_at_group), msgspec.json.encode(offsets))

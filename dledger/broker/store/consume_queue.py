@@ -139,7 +139,7 @@ class QueueTable:
         return [queue for queues in self.by_raw_topic.values() for queue in queues.values()]
 
 
-# Below: blocking, for worker jobs.
+# The functions below block; they are for worker jobs.
 
 
 def queue_dir(root: str, topic: str, queue_id: int) -> str:
@@ -198,7 +198,7 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
             return b""
         file = files.open(path)
     except FileNotFoundError:
-        return b""  # its topic was deleted meanwhile
+        return b""  # the topic was deleted since the check
     try:
         data = file.pread(min(count * UNIT_SIZE, start + FILE_SIZE - at), at - start)
     finally:

@@ -81,7 +81,7 @@ class Dispatcher:
         pos = chunk.pos
         number, count = 0, chunk.count
         while number < count:
-            if FAST is not None:  # messages in a row, up to the first entry that is none, or no plain one
+            if FAST is not None:  # plain messages, up to the first other entry
                 done, at, self._state.last_store_time_ms = FAST.dispatch(
                     data,
                     at,
@@ -149,7 +149,7 @@ class Dispatcher:
         elif data[found - 1] == 2 or found == properties_at:
             stop = data.find(b"\x02", found, end)
             code = self._tags_code(data[found + 5 : stop if stop > 0 else end])
-        else:  # the end of another property's name or value: the slow way
+        else:  # found inside another property: search for the property itself
             code = self._tags_code(find_property(data[properties_at:end], _TAGS))
         bounds = queue.bounds
         if bounds.next != queue_offset:

@@ -188,7 +188,7 @@ class IndexService:
         rolled = False
         while True:
             try:
-                async with self._busy:  # for one window: retention need not wait for all of a log
+                async with self._busy:  # for one window, so that retention need not wait for the whole log
                     before = self.indexed
                     more = await self._step()
                     now = loop.time()
@@ -213,7 +213,7 @@ class IndexService:
                 async with asyncio.timeout(PASS_INTERVAL_S):
                     await self._wanted.wait()
             except TimeoutError:
-                pass  # the interval is over: the ordinary case
+                pass  # the interval is over, as usual
             self._wanted.clear()
 
     async def close(self) -> None:
@@ -236,7 +236,7 @@ class IndexService:
             except ValueError:
                 if position >= self._log.begin_pos:
                     raise
-                position = self._log.begin_pos  # retention was faster
+                position = self._log.begin_pos  # retention removed the entries
             self.indexed = position
         for wanted, waiting in self._waiting:
             if wanted <= self.indexed and not waiting.done():
@@ -273,7 +273,7 @@ class IndexService:
             count = 0 if target is None else key_files.fitting(keys, target.room)
             if not count:
                 if target is not None and target.header.count <= 1:
-                    # A message with more keys than a file takes: the first of them.
+                    # A message has more keys than a file has room for: keep only the first keys.
                     count = target.room
                     only = int((keys.position == keys.position[0]).sum())
                     await run(Lane.DISK, key_files.append, files, target, _cut(keys, 0, count))
@@ -294,7 +294,7 @@ class IndexService:
         before = None if full is None else full.header
         slots, units = self._limits.index_slots, self._limits.index_units
         created = await run(Lane.DISK, key_files.create, files, path, slots, units, before)
-        # Else power could take the name of an older file and leave that of a newer one: nobody would miss it.
+        # Otherwise a power loss could remove the name of an older file and keep a newer one, unnoticed.
         await run(Lane.DISK, files.sync_dir, self._root)
         self._files.append(created)
         if full is not None:

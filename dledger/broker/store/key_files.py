@@ -105,7 +105,7 @@ def create(files: Files, path: str, slots: int, units: int, before: IndexHeader 
         header = IndexHeader(end, end, at, at)
     file = files.open(path, create=True)
     try:
-        file.truncate(file_size(slots, units))  # sparse: what is not written takes no room
+        file.truncate(file_size(slots, units))  # a sparse file: parts that are not written take no room
         file.pwritev([HEADER.pack(*header)], 0)
     finally:
         file.close()
@@ -136,7 +136,7 @@ def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
     first_ms, store_ms = int(keys.store_ms[0]), keys.store_ms
     begin_ms = header.begin_ms if header.count > 1 else first_ms
     seconds = np.clip((store_ms - begin_ms) // 1000, 0, 0x7FFFFFFF) if begin_ms > 0 else np.zeros(count)
-    if header.count <= 1:  # as IndexFile.putKey: the first counts from the end of the file before
+    if header.count <= 1:  # as in IndexFile.putKey: the first unit counts from the end of the previous file
         seconds[0] = seconds_after(header.begin_ms, first_ms)
     slot = keys.hashed % target.slots
     before, last_slot, last_number = _links(heads, slot, numbers)
@@ -149,7 +149,7 @@ def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
     finally:
         file.close()
     begin_position = header.begin_position if header.count > 1 else int(keys.position[0])
-    # The header first: a search that meets a slot beyond it finds nothing at all there.
+    # Change the header first, because a search finds nothing in a slot whose unit is beyond the header.
     target.header = IndexHeader(
         begin_ms,
         int(store_ms[-1]),
@@ -386,7 +386,7 @@ def keys_in(data: bytes, base: int) -> LogKeys:
     starts: list[int] = []
     add, unpack, last = starts.append, _SIZE.unpack_from, len(data) - MIN_BLANK_SIZE
     at = 0
-    while at <= last:  # as little as can be in a turn: there is one for each entry
+    while at <= last:  # as little work as possible for each entry
         (size,) = unpack(data, at)
         add(at)
         if size < MIN_BLANK_SIZE:
@@ -417,7 +417,7 @@ def _keys_of(data: bytes, base: int, headers: Array) -> MessageKeys:
     names = ("index", "term", "pos", "size", "channel")
     index, term, pos, size, channel = (headers[name].astype(np.int64) for name in names)
     zero, ones = np.zeros(len(headers), np.int64), np.ones(len(headers), np.int64)
-    # What the log gives out as committed was checked by it: no CRC is worked out again.
+    # The log has checked the entries that it returns as committed, so no CRC is computed again.
     columns = EntryColumns(index, term, pos, size, channel, zero, ones, ones, zero)
     records = read_records(data, base, columns, deep=False)
     if records is None:

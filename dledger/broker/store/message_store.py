@@ -194,7 +194,7 @@ class MessageStore:
         self._unsynced_names.clear()
         if not await run(Lane.DISK, self._env.files.exists, self.queue_root):
             return
-        # Out of the way at once: removing fifty thousand queues takes minutes on a busy disk.
+        # Rename now and remove later, because removing 50,000 queues takes minutes on a busy disk.
         self._moved_count += 1
         away = f"{self.queue_root}{MOVED}{self._moved_count}"
         await run(Lane.DISK, self._env.files.rename, self.queue_root, away)
@@ -246,14 +246,14 @@ class MessageStore:
         for (topic, queue_id), (end, first) in ends.items():
             queue = self.queues.get(topic, queue_id)
             if queue is None or queue.bounds.first_position != first:
-                continue  # deleted, and perhaps made again: these ends are of the topic before
+                continue  # the topic was deleted: these ends belong to the earlier topic
             if queue.bounds.min < end <= queue.bounds.next:
                 queue.bounds.min = end
                 self.state.touch(topic)
                 if end >= UNITS_PER_FILE:
                     moved.append(queue)
         if moved:
-            async with self._writing:  # a snapshot that is being saved opens the files that it counts on
+            async with self._writing:  # a snapshot that is being saved needs its files to stay
                 await self._free(moved)
 
     async def _free(self, queues: list[ConsumeQueue]) -> None:
@@ -263,7 +263,7 @@ class MessageStore:
             self._wait(error)
         freed: list[tuple[str, int]] = []  # (directory, first offset that exists)
         for queue in queues:
-            first = min(queue.bounds.min, queue.flushed)  # a later flush goes on in that file
+            first = min(queue.bounds.min, queue.flushed)  # a later flush continues in this file
             queue.synced = max(queue.synced, first - first % UNITS_PER_FILE)
             freed.append((queue_dir(self.queue_root, queue.topic, queue.queue_id), first))
         for start in range(0, len(freed), self.limits.write_group):
@@ -302,13 +302,13 @@ class MessageStore:
                 async with asyncio.timeout(self.limits.flush_interval_s):
                     await self._flush_now.wait()
             except TimeoutError:
-                pass  # the interval is over: the ordinary case
+                pass  # the interval is over, as usual
             if not self._opened:
                 continue
             behind = self.applied_index - self.snapshot_index
             began = loop.time()
-            # Files go only when a snapshot that knows of it follows at once: a start in between has to
-            # replay the whole log.
+            # Files are removed only just before a snapshot that knows of the deletion: after a crash
+            # between the two, the start has to replay the whole log.
             many = bool(behind >= self.limits.snapshot_entries or self.leaving) and began >= earliest
             try:
                 if behind and (began >= due or many):
@@ -323,10 +323,10 @@ class MessageStore:
             except OSError as error:
                 self._wait(error)
                 try:
-                    await self._remove_moved()  # what they take may be the room that is missing
+                    await self._remove_moved()  # this may free the room that is missing
                 except OSError as again:
                     self._wait(again)
-                await asyncio.sleep(self.limits.flush_interval_s)  # each try copies all that is pending
+                await asyncio.sleep(self.limits.flush_interval_s)  # each attempt copies all pending units
                 now = loop.time()
                 earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
                 due = max(due, earliest)
@@ -375,7 +375,7 @@ class MessageStore:
             await run(Lane.DISK, files.sync_dir, self.queue_root)
             for topic in topics:
                 del self.leaving[topic]
-            self._messages_flushed = -1  # what was held back is looked for
+            self._messages_flushed = -1  # so that units that were not written are found
 
     async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
         """Fsync the units below the given offset of each queue, and the names of their files and directories.
@@ -390,8 +390,8 @@ class MessageStore:
             if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
                 directories[directory] = None  # a file may be new
         directories |= self._unsynced_names
-        # The device writes them all before the first fsync: else each of ten thousand files has a commit of
-        # the file system's journal to itself.
+        # Let the device write all files before the first fsync. Otherwise each of ten thousand files costs
+        # one commit of the file system's journal.
         for start in range(0, len(ranges), self.limits.write_group):
             await run(Lane.DISK, start_writeback, files, ranges[start : start + self.limits.write_group])
         try:
@@ -399,7 +399,7 @@ class MessageStore:
             await self._run_each(partial(files.sync_dir, directory) for directory in directories)
         except OSError as error:
             if error.errno in TOO_MANY_FILES:
-                raise  # of the opening
+                raise  # opening the file failed, not the fsync
             raise refused_by_system("cannot fsync queues", error) from error
         self._unsynced_names.clear()
         for queue, last in targets:
@@ -432,7 +432,7 @@ class MessageStore:
         self._flush_now.clear()
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
-            return  # a look at each of 400,000 queues takes 0.1 s
+            return  # examining 400,000 queues takes 0.1 s
         queues = (queue for queue in self.queues.all() if queue.topic not in self.leaving)
         writes = (queue.pending_write(self.queue_root) for queue in queues)
         await self._write([write for write in writes if write is not None])

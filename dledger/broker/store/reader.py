@@ -149,7 +149,7 @@ class Reader:
             first, position = looked_at
             if position >= self._log.begin_pos:
                 raise
-            # The log does not hold the first any more, as retention was faster; those behind it may be there.
+            # Retention has removed the first message; those after it may still exist.
             bounds = queue.bounds
             following = max(first + 1, bounds.min)
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, following, bounds.min, bounds.next)
@@ -176,7 +176,7 @@ class Reader:
             middle = (low + high) // 2
             stored = await self._store_time(queue, middle)
             if stored is None:
-                low = middle + 1  # removed meanwhile: older than all that is left
+                low = middle + 1  # retention removed it since: it is older than all messages that are left
             elif stored < timestamp or (upper and stored == timestamp):
                 low = middle + 1
             else:
@@ -245,7 +245,7 @@ class Reader:
         wanted = min(count, queue.flushed - offset)
         units = await self._env.workers.run(Lane.DISK, read_units, self._env.files, directory, offset, wanted)
         if self._store.queues.get(queue.topic, queue.queue_id) is not queue:
-            return b""  # deleted meanwhile: what was read may be of the next topic of that name
+            return b""  # deleted since: the units may belong to a new topic of that name
         got = len(units) // UNIT_SIZE
         if 0 < got < count:  # the rest may be in memory
             units += queue.read_hot(offset + got, count - got) or b""
@@ -290,7 +290,7 @@ class Reader:
                     break
                 end, behind = position + size, behind + 1
             data = self._log.view(start, end - start)
-            if data is None:  # some of it is in memory yet, or it is cold
+            if data is None:  # not all of it can be viewed at once
                 data, behind = self._log.view(*places[len(found)]), len(found) + 1
                 if data is None:
                     return None

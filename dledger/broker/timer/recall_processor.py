@@ -76,8 +76,8 @@ class RecallProcessor:
         if handle.broker_name != settings.broker_name:
             raise _illegal("recall failed, broker service not available")
         now_ms = writer.clock_ms()
-        # A little more than any message may wait for, whatever was set when it came: its time was rounded up,
-        # by a clock of another leader.
+        # A little more than any message may wait, whatever the settings were when it was sent. Its due time
+        # was rounded up, by the clock of another leader.
         latest = now_ms + MAX_TIMER_DELAY_S * 1000 + MAX_TIMER_PRECISION_MS + 60_000
         if not now_ms < handle.due <= latest or not self._timers.may_recall(handle.due):
             raise _illegal("recall failed, timestamp invalid")

@@ -72,7 +72,7 @@ class TimerClaims(LeaderService):
         if not rows or (self.claimed - due > SKEW_MS and len(rows) < MAX_TIMER_ROWS):
             slot = writer.slot(TIMER_TOPIC)
             assert slot is not None  # every broker has it
-            # Without a row nothing was delivered yet: all that an import brought waits.
+            # Without a row nothing was delivered yet, so all imported messages wait.
             writer.append_op(TimerProgress(slot.next[0] if rows else 0).op())
             self.claimed = 0
         if due <= self.claimed:

@@ -174,13 +174,13 @@ class TimerService(LeaderService):
                     self._log.warning("timer messages cannot be read now, trying again", error=error)
                     pause_s = RETRY_S
                 if pause_s == 0:
-                    await asyncio.sleep(pause_s)  # others have their turn between two batches
+                    await asyncio.sleep(pause_s)  # let other tasks run between two batches
                     continue
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._wake.wait()
                 except TimeoutError:
-                    pass  # something is due: the ordinary case
+                    pass  # the pause is over, as usual
 
     # -- delivery -------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class TimerService(LeaderService):
         if writer is None or queue is None or not queue.bounds.next:
             return None
         if not writer.pending[TIMERS].rows:
-            # Messages without a row: an import by a version that wrote none. None was delivered yet.
+            # There are messages but no row: a program that wrote no rows imported them. None was delivered.
             if not writer.room or not writer.may_write(TIMER):
                 return RETRY_S
             writer.append_op(TimerProgress(0).op())
@@ -266,12 +266,12 @@ class TimerService(LeaderService):
             return
         self._wheel = Wheel.of(found)
         self._claims.waiting = found.waiting
-        self._ready = NO_UNITS  # they are among those that were found
+        self._ready = NO_UNITS  # the search has found them again
 
     def _units(self, queue: ConsumeQueue, first: int) -> QueueUnits:
         bounds, flushed = queue.bounds, queue.flushed
         tail = queue.read_hot(flushed, bounds.next - flushed)
-        assert tail is not None  # what is not in files is in memory
+        assert tail is not None  # units that are not in files are in memory
         directory = queue_dir(self._store.queue_root, queue.topic, queue.queue_id)
         return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
 
@@ -323,7 +323,7 @@ class TimerService(LeaderService):
         elif count:
             place = (int(ready.due[count - 1]), int(ready.offset[count - 1]) + 1)
         else:
-            return CLOCK_S  # the rest is looked for
+            return CLOCK_S  # until a search has found the remaining units
         ops = self._moved(progress.rows, place, due.end)
         if restored is None:
             self._append(writer, messages, ops)
@@ -356,7 +356,7 @@ class TimerService(LeaderService):
         if not found.taken:
             self._most = BATCH_MESSAGES
             return None
-        # As many as there is room for, and a few more: looking at one costs as well.
+        # Examine as many as there is room for, and a few more, because examining a message costs time.
         whole = found.taken == len(ready)
         self._most = min(2 * self._most, FUSED_MESSAGES) if whole else found.taken + found.taken // 8 + 8
         return found
@@ -384,7 +384,7 @@ class TimerService(LeaderService):
 
     def _append(self, writer: CommitLogWriter, messages: list[Outgoing], ops: list[Op]) -> None:
         if messages and messages[0].size + PROGRESS_BYTES > writer.max_batch:
-            writer.add_together(messages, [])  # not with the limits of a real broker
+            writer.add_together(messages, [])  # never happens with the limits of a real broker
             messages = []
         if messages or ops:
             writer.add_together(messages, ops)
@@ -415,7 +415,7 @@ class TimerService(LeaderService):
             return None
         slot = writer.slots.get(waited.topic) or writer.open_slot(waited.topic)
         if was_deleted(writer.pending[DELETIONS].rows, waited.topic, one.position):
-            slot = None  # one of that name, maybe, but not the one that it waited for
+            slot = None  # a topic of that name is not the one that it waited for
         if slot is None or not slot.queues or not waited.queue.isdecimal():
             self.dropped += 1
             self._log.error(
@@ -482,7 +482,7 @@ class TimerService(LeaderService):
         if rolled is not None:
             self._append(writer, rolled[0], ops)
             self.rolled += len(rolled[0])
-            self._claims.waiting -= len(rolled[0])  # they arrive again
+            self._claims.waiting -= len(rolled[0])  # the copies are counted again when they arrive
             return 0.0
         if ops:
             writer.add_together([], ops)
@@ -535,7 +535,7 @@ class TimerService(LeaderService):
                     break
                 real = find_property(record.properties.encode(), REAL_TOPIC.encode()) or b""
                 if was_deleted(writer.pending[DELETIONS].rows, real.decode(), one.position):
-                    gone += 1  # a copy would seem to wait for a topic that was made later
+                    gone += 1  # a copy would seem to be for a topic that was created later
                     behind = one.offset + 1
                     continue
                 copy = _copy(record, slot)

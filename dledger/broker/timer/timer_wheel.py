@@ -194,7 +194,7 @@ def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Foun
             waiting += count
             first = min(first, begin + int(np.argmax(mask)))
         recall = ((code & 1) == 1) & (due >= progress.oldest) & (due <= horizon[0])
-        # One of the horizon's time that lies behind all units so far lies behind it.
+        # A unit due exactly at the horizon's time comes after the horizon, because its offset is higher.
         mask &= ((code & 1) == 0) & (due < horizon[0])
         for into, which in ((messages, mask), (recalls, recall)):
             at = np.flatnonzero(which)
@@ -210,7 +210,7 @@ def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Foun
     cancelled = cancelled[cancelled.due <= horizon[0]]
     found = messages[0]
     if len(cancelled) > most:
-        # Whole seconds, or what their unit is: a message comes when all recalls of its time are known.
+        # Cut between due times, because all recalls of a due time must be known when it is delivered.
         last = int(cancelled.due[most])
         if len(found) and last > int(found.due[0]):
             horizon = min(horizon, (last, 0))
@@ -328,7 +328,7 @@ class Wheel:
             self.horizon = min(self.horizon, (int(late.due[middle]), int(late.offset[middle])))
         if len(self.recalls) > ARRIVED_UNITS:
             self.recalls.sort()
-            # Never stop within a due time from which messages were taken: all its recalls must be known.
+            # Cut between due times, because all recalls of a due time must be known when it is delivered.
             self.horizon = min(self.horizon, (self.recalls[len(self.recalls) // 2].due, 0))
         self.late = _before(late, self.horizon)
         self.recalls = [one for one in self.recalls if one.due <= self.horizon[0]]

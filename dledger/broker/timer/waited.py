@@ -45,7 +45,7 @@ def unpack_waited(data: bytes) -> Waited:
     """Return the parts of a record of the timer topic. Raises CorruptRecord if the record is invalid."""
     fields = FIXED.unpack_from(data)
     if fields[1] != MAGIC_V1 or fields[7] & _WIDE:
-        record = decode_record(data)  # not one of ours: an IPv6 host becomes zeros
+        record = decode_record(data)  # written by another program: an IPv6 host becomes zeros
         host = bytes(8) if record.sys_flag & BORN_HOST_V6 else record.born_host
         rest, body = record.properties.encode(), record.body
         times, sys_flag = record.reconsume_times, record.sys_flag & ~(TRANSACTION_MASK | _WIDE)

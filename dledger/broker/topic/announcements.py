@@ -50,7 +50,7 @@ class TopicAnnouncements:
             self._waiting[slot] = [answer]
             self._registrar.announce(partial(self._announced, writer, slot))
         else:
-            answer()  # announced, or deleted, since the message was stored
+            answer()  # the topic was announced or deleted since the message was stored
 
     def _announced(self, writer: CommitLogWriter, slot: TopicSlot) -> None:
         writer.announced(slot)

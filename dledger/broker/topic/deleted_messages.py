@@ -39,7 +39,7 @@ def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: C
     try:
         host, position = decode_message_id(origin)
     except ValueError:
-        return False  # a client's own: nobody knows where that one was
+        return False  # a client made this id, so the position of the message is unknown
     return host in hosts and was_deleted(deleted, topic, position)
 
 

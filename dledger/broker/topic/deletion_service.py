@@ -51,7 +51,7 @@ class DeletionService(LeaderService):
         old = (name for name, row in deleted.items() if row.at <= begin)
         for name in list(islice(old, min(TOGETHER, max(len(deleted) - KEPT, 0)))):
             writer.append_op(DELETIONS.removal(name))
-        # Consumers that were to be sent to the beginning of a topic that was never made again.
+        # Resets that were to send consumers to the beginning of a topic that was never created again.
         stale = (key for key in writer.pending[RESETS].rows if self._nobody_hears(writer, *key))
         for key in list(islice(stale, TOGETHER)):
             writer.append_op(RESETS.removal(key))

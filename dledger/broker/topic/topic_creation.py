@@ -139,7 +139,7 @@ class TopicCreation:
                 ResponseCode.SYSTEM_ERROR, f"the limit of {self._settings.now.max_groups} groups is reached"
             )
         group = GroupConfig(name)
-        # First: at a limit there is neither, and the consumer hears why with each pull.
+        # The topic first: at a limit neither is created, and each pull of the consumer gets the reason.
         self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
         writer.put_group(group)
         return group

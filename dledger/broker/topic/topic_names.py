@@ -42,7 +42,7 @@ FORBIDDEN_TO_SEND = frozenset(
 )
 
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]+$")
-# Names become directories: these two are the only legal characters' words that a path would not keep.
+# Names of topics become names of directories, which these two cannot be.
 _NO_DIRECTORY = frozenset({".", ".."})
 
 

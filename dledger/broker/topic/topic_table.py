@@ -95,7 +95,7 @@ class TopicTable:
             while self._advance(SLICE):
                 many = True
                 await asyncio.sleep(PAUSE_S)
-            if many:  # all pages are new: joining them has a turn of its own
+            if many:  # all pages are new, so join them in a turn of their own
                 self._pages.joined()
                 await asyncio.sleep(PAUSE_S)
 
@@ -131,8 +131,8 @@ class TopicTable:
             self._begin(state)
         configs = list(state.topics.values())
         seen = self._seen
-        # A topic keeps its place in the dict when it is replaced, and new ones come last. If not, this finds
-        # more than changed, never less.
+        # A topic keeps its place in the dict when it is replaced, and new topics come last. If that did not
+        # hold, this would find too many changes, but never too few.
         stale = [at for at, (new, old) in enumerate(zip(configs, seen, strict=False)) if new is not old]
         stale += range(len(seen), len(configs))
         for at in stale[:limit]:
@@ -146,7 +146,7 @@ class TopicTable:
             return True
         overridden = {name for name in self.system_topics if name in state.topics}
         count = len(configs) + len(self.system_topics) - len(overridden)
-        if self._pages.count != count or not self._overridden <= overridden:  # some are gone
+        if self._pages.count != count or not self._overridden <= overridden:  # some topics were removed
             self._begin(state)
             return self._advance(limit)
         self._overridden = overridden

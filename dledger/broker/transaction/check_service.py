@@ -119,7 +119,7 @@ class TransactionCheckService(LeaderService):
         accepts nothing now."""
         for row in rows:
             writer = self._writer
-            # One that is changed already, and not applied yet, is looked at the next time.
+            # If a change of this row is not applied yet, the next scan examines it.
             if writer is None or writer.pending[TRANSACTIONS].rows.get(row.half) != row:
                 continue
             if not self._is_due(writer, row):

@@ -87,10 +87,10 @@ class EndTransactionProcessor:
     async def _cold(self, call: LeaderCall[EndTransactionHeader], where: _Where) -> None:
         record = _only(await self._reader.get_cold(*where), where[2])
         writer = self._gate.writer
-        if writer is None:  # it took a while
+        if writer is None:  # leadership may have ended during the read
             self._gate.wait_or_refuse(call.connection, call.request)
             return
-        self._where(writer, call.header)  # somebody else may have ended it
+        self._where(writer, call.header)  # another request may have ended the transaction
         self._finish(call, writer, record)
 
     def _finish(

@@ -80,7 +80,7 @@ def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
         return usual_ms
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or text == "-1":
-        return usual_ms  # as RocketMQ takes what is no number
+        return usual_ms  # RocketMQ treats a text that is not a number like this
     wait = 0 if digits != text else int(digits[:20]) * 1000
     if wait > MAX_WAIT_MS:
         raise RemotingError(
@@ -105,7 +105,7 @@ def again(
     checks = row.checks + 1
     told = decode_properties(record.properties) | {TRANSACTION_CHECK_TIMES: str(checks)}
     text = encode_properties(told).encode()
-    if len(text) > MAX_PROPERTIES_SIZE:  # the row counts as well
+    if len(text) > MAX_PROPERTIES_SIZE:  # then only the row counts the checks
         text = record.properties.encode()
     copy = Outgoing.again(record, slot, 0, text, record.reconsume_times)
     copy = copy._replace(prepared_offset=origin_of(record, row.half))
