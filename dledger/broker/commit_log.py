@@ -278,8 +278,8 @@ class CommitLogWriter:
         return index
 
     def announced(self, slot: TopicSlot) -> None:
-        """Use the normal slot of a topic that a send created, if the topic still exists: the NameServers know
-        it now."""
+        """Use the normal slot of a topic that a send created, if the topic still exists. The NameServers know
+        the topic now."""
         name = slot.config.name
         if self.unannounced.get(name) is slot:
             self.slots[name] = self.unannounced.pop(name)
@@ -303,7 +303,7 @@ class CommitLogWriter:
 
     def may_write(self, op: str) -> bool:
         """Whether all voters know this operation. A voter that is not connected may know none, except the
-        operations that the log already contains: without those it could not run."""
+        operations that the log already contains, because without those it could not run."""
         return self._state.since(op) <= self._appender.state_version or self._state.holds(op)
 
     def check_versions(self, *ops: str) -> None:

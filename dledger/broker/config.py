@@ -542,8 +542,8 @@ class BrokerConfig:
 
     @property
     def lacks_store_ip(self) -> bool:
-        """Whether records cannot name this broker yet: `brokerIP1` is a host name or an IPv6 address, and
-        `storeHostIP` is empty."""
+        """Whether records cannot name this broker yet, because `brokerIP1` is a host name or an IPv6 address,
+        and `storeHostIP` is empty."""
         return not self.store_ip and not is_ipv4(self.broker_ip)
 
     @property

@@ -37,8 +37,8 @@ from dledger.remoting.server import Connection
 FORWARDED_FOR = "forwardedFor"
 """Header field of a forwarded request. It holds the address of its client as "ip:port"."""
 FORWARD_TIMEOUT_S = 60.0
-"""Seconds to wait for an answer: the longest time that a pull may wait at the leader, and the time of the way
-there."""
+"""Seconds to wait for an answer. It is the longest time that a pull may wait at the leader, plus the time of
+the way there."""
 ADDED_FIELDS = (FORWARDED_FOR, MEMBER_PROOF)
 """Header fields that a follower adds to a request that it forwards. The client has not signed them."""
 MAX_FORWARDED = 16_384
@@ -115,8 +115,8 @@ class Forwarder:
         return True
 
     def leads(self, address: str | None) -> None:
-        """Stop waiting for answers of earlier leaders: now the broker at `address` leads, or no leader is
-        known (None)."""
+        """Stop waiting for answers of earlier leaders. `address`: the broker that leads now; None if no
+        leader is known."""
         for serial, item in list(self._under_way.items()):
             if item.address != address:
                 # Without a successor this broker only knows that it heard nothing. If this broker itself was
@@ -129,8 +129,9 @@ class Forwarder:
                 self._answered(serial, item, RemotingError(None, f"{item.address}: {why}"))
 
     def farewell(self) -> None:
-        """Answer the pulls that wait at the leader, because this broker stops: there is no message, and the
-        client should ask the leader. Some clients do not notice that the connection of a pull ends."""
+        """Answer the pulls that wait at the leader, because this broker stops. The answer says that there is
+        no message, and that the client should ask the leader. Some clients do not notice that the connection
+        of a pull ends."""
         for serial, item in list(self._under_way.items()):
             if item.request.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
                 continue

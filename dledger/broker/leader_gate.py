@@ -90,11 +90,11 @@ class LeaderGate:
             self._hold(connection, request, self._settings.now.hold_while_electing_s)
 
     def confirm(self, connection: Connection, request: Request, then: Callable[[], None]) -> None:
-        """Call `then`, which answers that nothing needs to change, as soon as a quorum has confirmed that
-        this node led when the request came. Without that confirmation, a leader that was cut off would answer
-        from a state that its successor has changed. (A request that changes something waits for its commit,
-        which confirms the same.) If the quorum does not confirm in time, the request is refused or waits for
-        a leader. Raises RemotingError with code 2 SYSTEM_BUSY if too many requests wait."""
+        """Call `then` as soon as a quorum has confirmed that this node led when the request came. `then`
+        answers that nothing needs to change. Without the confirmation, a leader that was cut off would answer
+        from a state that its successor has changed. (A request that changes something needs no confirmation,
+        because it waits for its commit.) If the quorum does not confirm in time, the request is refused or
+        waits for a leader. Raises RemotingError with code 2 SYSTEM_BUSY if too many requests wait."""
         writer = self.writer
 
         def done(index: int | None) -> None:

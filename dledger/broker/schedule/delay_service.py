@@ -87,7 +87,7 @@ class DelayService(LeaderService):
         self._writer = None
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Wake the levels that wait: messages were applied to these queues."""
+        """Wake the levels that wait, because messages were applied to these queues."""
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
@@ -224,8 +224,8 @@ class DelayService(LeaderService):
 
     def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
         """Return the message for its real queue, or None if its topic no longer exists or was replaced by
-        another topic of the same name. Returns None also for a topic that only the broker itself writes to:
-        in SCHEDULE_TOPIC_XXXX, for example, the message would wait again, for ever."""
+        another topic of the same name. Returns None also for a topic that only the broker itself writes to,
+        such as SCHEDULE_TOPIC_XXXX, because the message would wait there again, for ever."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")

@@ -26,10 +26,10 @@ _NO_POOLS = {
     "remainTransientStoreBufferNumbs": "2147483647",
     "startAcceptSendRequestTimeStamp": "0",
 }
-"""Values for RocketMQ's thread pools and buffers, which this broker does not have: the loop handles requests
-as they arrive, and no buffer lies between a message and the log. (The buffer of RocketMQ is shown with its
-largest value, so it never seems to run out.) Two values of the send queue, its size and the longest wait, are
-missing here because they are real: they show the sends that wait for their commit."""
+"""Values that stand for RocketMQ's thread pools and buffers. This broker has none, because the loop handles
+requests as they arrive, and no buffer lies between a message and the log. The value for RocketMQ's buffer is
+its largest one, so the buffer never seems to run out. The size and the longest wait of the send queue are not
+in this table. They are real values, which show the sends that wait for their commit."""
 
 
 def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:

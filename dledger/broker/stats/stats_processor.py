@@ -243,8 +243,8 @@ class StatsProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def time_span(self, call: LeaderCall[ConsumeTimeSpanHeader]) -> None:
-        """Show three store times for each queue: of the first message, of the last message, and of the last
-        message that the group consumed."""
+        """Show three store times for each queue: that of the first message, that of the last message, and
+        that of the last message which the group consumed."""
         config, group = self._topic(call, call.header.topic), call.header.group
 
         async def answer() -> None:
@@ -306,9 +306,12 @@ class StatsProcessor:
     async def _rows(
         self, group: str, config: TopicConfig, queues: int, pace: Pace
     ) -> AsyncIterator[tuple[bytes, int, int]]:
-        """Yield three values for each queue of a topic: the JSON row with the offset of a group, how many
-        messages the group is behind, and how many messages its consumers have pulled and not yet
-        acknowledged."""
+        """Yield three values for each queue of a topic.
+
+        * the JSON row with the offset of the group
+        * how many messages the group is behind
+        * how many messages its consumers have pulled and not yet acknowledged
+        """
         for number, key in enumerate(self._queue_keys(config, queues)):
             await pace.step()
             end = self._store.queues.range_of(config.name, number)[1]

@@ -131,7 +131,7 @@ class QueueTable:
 
     def drop(self, topic: str) -> None:
         """Remove the queues of a topic, which was deleted. A reader that still uses one of these objects can
-        notice it: `get` no longer returns that object."""
+        notice this, because `get` no longer returns that object."""
         self.count -= len(self.by_raw_topic.pop(topic.encode(), ()))
 
     def all(self) -> list[ConsumeQueue]:

@@ -1,11 +1,13 @@
 """Index of messages by key (IndexService). It follows the applied log with a short delay, and answers
 searches.
 
-Storing a message is not slowed down by the index: workers read windows of the log again later, and write a
+The index does not slow down the storing of messages. Workers read windows of the log again later, and write a
 unit for each key to the files of `key_files`. So the index may be behind. A search waits until the index
-contains everything that was applied when the search came. The whole index can be deleted: missing or damaged
-files, and files of another log, are rebuilt. The position from which indexing continues after a start is in
-`state/index`, because the files alone do not show how much of the log has no keys.
+contains everything that was applied when the search came.
+
+The whole index can be deleted, because missing or damaged files, and files of another log, are rebuilt. The
+position from which indexing continues after a start is in `state/index`, because the files alone do not show
+how much of the log has no keys.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class IndexService:
     # -- called by the broker -------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """Begin to index: the log and the store are open."""
+        """Begin to index, because the log and the store are open now."""
         self._ready.set()
 
     async def restored(self) -> None:

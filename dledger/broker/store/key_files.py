@@ -52,12 +52,12 @@ _MANY_PAGES = 256
 VERIFY_UNITS = 1 << 16
 """Number of units that one job verifies, in about 5 ms."""
 MAX_LINKS = 50_000
-"""Largest number of units that one search follows, over all files: about 0.1 s of a worker. A search that
-needs more gives an incomplete result."""
+"""Largest number of units that one search follows, over all files. This takes a worker about 0.1 s. A search
+that needs more gives an incomplete result."""
 
 MAX_LINKS_OF_ONE = 2_000
-"""Largest number of units that are followed for each key and file if many keys are searched for at once: 6
-ms. A slot has four units on average; it has many only if thousands of messages share a key."""
+"""Largest number of units that are followed for each key and file if many keys are searched for at once. This
+takes 6 ms. A slot has four units on average; it has many only if thousands of messages share a key."""
 _EVER = 1 << 62
 
 

@@ -379,8 +379,8 @@ class MessageStore:
 
     async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
         """Fsync the units below the given offset of each queue, and the names of their files and directories.
-        Raises NodeFailed if an fsync fails, even if the disk was only full: data may be lost, and the next
-        fsync would not report it."""
+        Raises NodeFailed if an fsync fails, even if the disk was only full, because data may be lost and the
+        next fsync would not report it."""
         run, files = self._env.workers.run, self._env.files
         ranges: list[tuple[str, int, int]] = []
         directories: dict[str, None] = {}

@@ -37,8 +37,8 @@ MAX_SCAN_UNITS = 800
 """Largest number of units that one filtered read examines: 16,000 bytes of the ConsumeQueue, as in RocketMQ.
 A read of more messages than this examines one unit for each message."""
 MAX_LOOK_COST = 100_000
-"""Limit of the cost of a filtered read, as `MessageFilter.cost` counts it in bytes of properties: about 5 ms
-of the event loop. A read at this limit returns the messages that it has found."""
+"""Limit of the cost of a filtered read, as `MessageFilter.cost` counts it in bytes of properties. This takes
+about 5 ms of the event loop. A read at this limit returns the messages that it has found."""
 MAX_GAP = 64 * 1024
 """Largest distance, in bytes, between two messages that are read from the device together, with the messages
 of other queues between them."""
@@ -85,7 +85,8 @@ class Reader:
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult | None:
         """Return messages from `offset` on that match the filter: up to `count` messages or `size` bytes, but
-        at least one message. Returns None if data must be read from the device: then call `get_cold`."""
+        at least one message. Returns None if data must be read from the device; the caller then uses
+        `get_cold`."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
         if outside is not None:

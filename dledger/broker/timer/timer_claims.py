@@ -19,9 +19,9 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 SKEW_MS = 1000
-"""Largest difference, in ms, that counts as a small error of clocks. If a message is due before the claimed
-time by at most this much, the clock of the previous leader was a little ahead, and the message is delivered
-as soon as possible. For a larger difference, a row of the table `timers` records that the clock went back."""
+"""Largest difference, in ms, by which the clock of the previous leader may have been ahead. A message that is
+due before the claimed time, by at most this difference, is delivered as soon as possible. For a larger
+difference, a row of the table `timers` records that the clock went back."""
 
 
 class TimerClaims(LeaderService):

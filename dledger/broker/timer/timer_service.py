@@ -65,10 +65,11 @@ if TYPE_CHECKING:
     from dledger._fast.compiled import Restored
 
 BATCH_MESSAGES = 256
-"""Largest number of messages in one batch if each is decoded in Python: about 4 ms of the event loop."""
+"""Largest number of messages in one batch if each is decoded in Python. This takes about 4 ms of the event
+loop."""
 FUSED_MESSAGES = 1024
-"""Largest number of plain messages in one batch if the compiled twin converts them: less than 1 ms of the
-event loop."""
+"""Largest number of plain messages in one batch if the compiled twin converts them. This takes less than 1 ms
+of the event loop."""
 PROGRESS_BYTES = 4096
 """Bytes reserved in a batch for the entries that record the progress of timers. There is at most one such
 entry for each row of the table."""

@@ -2,8 +2,8 @@
 NameServers know the topic.
 
 Otherwise a consumer that starts right after the first acknowledgement would find no route.
-`Registrar.announce` limits the wait: a NameServer that does not answer delays these acknowledgements by
-`ANSWER_LIMIT_S`. Until the topic is announced, sends to it do not take the fast path
+`Registrar.announce` limits the wait, so a NameServer that does not answer delays these acknowledgements by no
+more than `ANSWER_LIMIT_S`. Until the topic is announced, sends to it do not take the fast path
 (`CommitLogWriter.unannounced`).
 """
 

@@ -34,9 +34,9 @@ TOGETHER = 50
 """Largest number of topics that one batch of the log deletes, and of groups whose offset resets one batch
 holds."""
 MAX_SENT_ON = 5_000
-"""Limit of pending offset resets, up to which a deletion adds more. If a topic is deleted, a reset is added
-for each group that is subscribed to it: when the topic is created again, the consumers of the group are sent
-to its beginning. The number is half of the limit of all resets (`pending_offsets.MAX_RESETS`)."""
+"""Limit of pending offset resets, up to which a deletion adds more. The deletion of a topic adds a reset for
+each group that subscribes to the topic. If the topic is created again, the reset sends the consumers of the
+group to its beginning. The number is half of the limit of all resets (`pending_offsets.MAX_RESETS`)."""
 
 Forget = Callable[[CommitLogWriter, str, str], None]
 """Function that is called with the writer, "topic" or "group", and a name that is about to be deleted.
@@ -106,8 +106,9 @@ class Deletions:
         return writer.delete(known, group_deletion(group))
 
     def _pop_retries(self, writer: CommitLogWriter, group: str) -> list[str]:
-        """Return the retry topics of messages that the group popped. A topic that may also belong to another
-        group is left out: in older names, it is not clear where the group ends and the topic begins."""
+        """Return the retry topics of messages that the group popped. A topic that may also belong to
+        another group is left out, because older names do not show clearly where the group ends and the
+        topic begins."""
         names = [
             name
             for topic in self._store.state.topics_of(group)
@@ -138,8 +139,8 @@ class Deletions:
 
 
 def _others(writer: CommitLogWriter, name: str, group: str) -> bool:
-    """Whether the name of a retry topic fits another group as well: as the retry topic of that group itself,
-    or of that group and a topic that it may pop."""
+    """Whether the name of a retry topic fits another group as well. It may name the retry topic of that group
+    itself, or of that group and a topic that it may pop."""
     text = name.removeprefix(RETRY_PREFIX)
     if writer.group(text) is not None:
         return True

@@ -36,9 +36,15 @@ class TopicCreation:
     def topic_for_send(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicSlot:
-        """Return the slot of a topic that a client sends to. The topic is created if that is allowed. Raises
-        RemotingError: 29 INVALID_PARAMETER for an invalid name, 16 NO_PERMISSION for a system topic, 17
-        TOPIC_NOT_EXIST if the topic may not be created, 1 SYSTEM_ERROR at a limit."""
+        """Return the slot of a topic that a client sends to. The topic is created if that is allowed.
+
+        Raises RemotingError with these codes:
+
+        * 29 INVALID_PARAMETER if the name is invalid
+        * 16 NO_PERMISSION for a system topic
+        * 17 TOPIC_NOT_EXIST if the topic may not be created
+        * 1 SYSTEM_ERROR at a limit
+        """
         problem = topic_problem(topic)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
@@ -120,8 +126,8 @@ class TopicCreation:
         self, writer: CommitLogWriter, state: ReplicatedState, name: str
     ) -> GroupConfig | None:
         """Return a consumer group. If it does not exist, it is created with its retry topic, if that is
-        allowed. Returns None if it is not allowed, or if the log has no room: then the heartbeat or pull will
-        be repeated.
+        allowed. Returns None if it is not allowed, or if the log has no room; the client will repeat the
+        heartbeat or pull.
 
         Raises RemotingError with code 29 INVALID_PARAMETER for an invalid name, and with code 1 SYSTEM_ERROR
         at a limit.

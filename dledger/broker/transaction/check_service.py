@@ -63,8 +63,8 @@ class TransactionCheckService(LeaderService):
         self.discarded: int = 0
         """Number of transactions that were discarded because no producer ended them."""
         self.lost: int = 0
-        """Number of half messages that were lost: retention removed them before their transactions ended, or
-        their topics were deleted."""
+        """Number of half messages that were lost, because retention removed them before their transactions
+        ended, or because their topics were deleted."""
 
     @property
     def asked(self) -> int:

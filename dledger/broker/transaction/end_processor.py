@@ -118,10 +118,10 @@ class EndTransactionProcessor:
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def _check_late(self, writer: CommitLogWriter, half: int, properties: dict[str, str]) -> None:
-        """Raise RemotingError with code 604 ILLEGAL_OPERATION if the producer ends a transaction without
-        being asked, and too late: after its immunity time, which is the time before the first check
-        (rejectCommitOrRollback). The time counts from the storing of the message, by the clocks of brokers
-        only."""
+        """Raise RemotingError with code 604 ILLEGAL_OPERATION if the producer ends a transaction too late
+        without being asked. It is too late after the immunity time of the message, which is the time before
+        the first check (rejectCommitOrRollback). The time counts from the storing of the message, by the
+        clocks of brokers only."""
         row = writer.pending[TRANSACTIONS].rows[half]
         wait = first_wait_ms(properties, self._settings.now.transaction_timeout_ms)
         if row.checks or writer.clock_ms() - row.time > wait:

@@ -36,9 +36,12 @@ def begin(
     """Return the slot of the topic in which a half message waits, and the row of its transaction, which
     belongs into the same batch. The real topic and queue are added to `properties`.
 
-    Raises RemotingError: 16 NO_PERMISSION while transactions are disabled, 13 MESSAGE_ILLEGAL if the
-    transaction could never be ended, 2 SYSTEM_BUSY while too many transactions are open, 14
-    SERVICE_NOT_AVAILABLE while a voter runs a program that does not know transactions.
+    Raises RemotingError with these codes:
+
+    * 16 NO_PERMISSION while transactions are disabled
+    * 13 MESSAGE_ILLEGAL if the transaction could never be ended
+    * 2 SYSTEM_BUSY while too many transactions are open
+    * 14 SERVICE_NOT_AVAILABLE while a voter runs a program that does not know transactions
     """
     if config.reject_transactions:
         raise RemotingError(
