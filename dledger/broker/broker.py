@@ -226,7 +226,7 @@ class Broker:
         yield "services", self.leadership.services.run
 
     def figures(self) -> Iterator[Figure]:
-        """The figures that the broker shows."""
+        """The figures (numbers for /metrics and runtime info) that the broker shows."""
         yield Figure(lambda: self.opened.is_set(), "1 while the log is open", "up")
         yield from server_figures(self.server, self.standstill)
         yield from leader_figures(self.core, self.leadership, self.forwarder)

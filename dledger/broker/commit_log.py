@@ -169,7 +169,7 @@ class CommitLogWriter:
         self.topics: int = len(state.topics) - sum(name in state.topics for name in system_topics)
         """Number of topics, without those that exist from the start on every broker."""
         self.table_bytes: int = table_bytes
-        """Size, in bytes, of the encoded topic table (`TopicTable.size`)."""
+        """Size, in bytes, of the encoded table of all topics (`TopicTable.size`)."""
 
     @property
     def room(self) -> bool:

@@ -46,7 +46,7 @@ class Feature:
         return {}
 
     def figures(self) -> Iterable[Figure]:
-        """Return the figures that the feature shows."""
+        """Return the figures (numbers for /metrics and runtime info) that the feature shows."""
         return ()
 
     def applied(self, index: int) -> None:

@@ -195,8 +195,8 @@ class DelayService(LeaderService):
         return 0.0, due
 
     def _plain(self, writer: CommitLogWriter, due: list[Buffer]) -> Restored | None:
-        """Return the plain messages at the front of `due`, converted by the compiled twin. Returns None if
-        the twin is not available or cannot convert the first message."""
+        """Return the plain messages at the front of `due`, converted by the compiled twin (`dledger._fast`).
+        Returns None if the twin is not available or cannot convert the first message."""
         if FAST is None or not due or len(writer.pending[DELETIONS].rows):
             return None
         room = self._pace.room(writer) - PROGRESS_BYTES

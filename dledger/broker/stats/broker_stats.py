@@ -17,7 +17,8 @@ MAX_KEYS = 20_000
 There is room for a further group as soon as a counted group was idle for a day. A key takes 1.2 KB of
 samples, so all statistics together stay below 150 MB."""
 IDLE_TICKS = DAY.every_ticks * DAY.samples
-"""Number of ticks without growth after which a key is forgotten. No window contains its growth any longer."""
+"""Number of ticks (`TICK_S`) without growth after which a key is forgotten. No window contains its growth any
+longer."""
 DAY_MS = 24 * 3600 * 1000
 LOGGED = {MINUTE: "Minute", HOUR: "Hour", DAY: "Day"}
 """Windows whose statistics are logged at the end of each window, with RocketMQ's word for the window."""

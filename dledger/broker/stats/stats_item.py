@@ -52,7 +52,7 @@ class StatsItem:
         self.value: int = 0
         self.times: int = 0
         self.used: int = 0
-        """Tick in which `sample` last found that the sum had grown."""
+        """Number of the tick (`TICK_S`) in which `sample` last found that the sum had grown."""
         self._sampled: list[tuple[int, int, int]] = [(now_ms, 0, 0)] * len(WINDOWS)
         """The newest sample of each window, even if the window keeps no samples."""
         self._windows: list[array[int] | None] = [None] * len(WINDOWS)
@@ -63,7 +63,7 @@ class StatsItem:
         self.times += times
 
     def sample(self, tick: int, now_ms: int) -> None:
-        """Take the samples that are due at this tick."""
+        """Take the samples that are due at this tick. A tick is `TICK_S` seconds."""
         if self._sampled[0][1] != self.value:
             self.used = tick
         for number, window in enumerate(WINDOWS):

@@ -52,11 +52,11 @@ class ConsumeQueue:
         self.bounds: QueueBounds = bounds
         self.tail: bytearray = bytearray()
         self.tail_start: int = bounds.next
-        """Queue offset of the first unit in `tail`; older units are only in files."""
+        """Queue offset of the first unit in `tail`. The units of older messages are only in files."""
         self.flushed: int = bounds.next
-        """Queue offset below which all units are in files, at least in the page cache."""
+        """Queue offset below which the units of all messages are in files, at least in the page cache."""
         self.synced: int = bounds.next
-        """Queue offset below which all units are in files and fsynced."""
+        """Queue offset below which the units of all messages are in files and fsynced."""
         self.directory_made: bool = False
         """Whether the directory of the queue is known to exist."""
         self.names_synced: bool = False
@@ -70,15 +70,15 @@ class ConsumeQueue:
         self.bounds.next += 1
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
-        """Return up to `count` units from `offset` on, or None if the unit at `offset` is no longer in
-        memory."""
+        """Return the units of up to `count` messages from `offset` on, or None if the unit at `offset` is no
+        longer in memory."""
         start = (offset - self.tail_start) * UNIT_SIZE
         if start < 0:
             return None
         return bytes(self.tail[start : start + count * UNIT_SIZE])
 
     def pending_write(self, root: str) -> PendingWrite | None:
-        """Return the units that are not in files yet, or None if all units are in files."""
+        """Return the units of this ConsumeQueue that are not in files yet, or None if all of them are."""
         last = self.bounds.next
         if self.flushed == last:
             return None
@@ -86,7 +86,8 @@ class ConsumeQueue:
         return PendingWrite(self, queue_dir(root, self.topic, self.queue_id), self.flushed, last, data)
 
     def trim(self, keep_units: int) -> None:
-        """Drop units from memory that are in files, except the newest `keep_units` units of the queue."""
+        """Drop units of messages from memory that are in files, except those of the newest `keep_units`
+        messages."""
         start = min(self.flushed, self.bounds.next - keep_units)
         if start > self.tail_start:
             del self.tail[: (start - self.tail_start) * UNIT_SIZE]
@@ -156,8 +157,8 @@ def make_directories(files: Files, paths: list[str]) -> None:
 
 
 def write_units(files: Files, writes: list[PendingWrite]) -> None:
-    """Write units to the page cache. The queue offset of a unit determines its file and its place in the
-    file. The directories must exist."""
+    """Write units of ConsumeQueues to the page cache. The queue offset of a unit determines its file and its
+    place in the file. The directories must exist."""
     for write in writes:
         for path, at, data in _pieces(write):
             file = files.open(path, create=True)
@@ -188,8 +189,8 @@ def sync_file(files: Files, path: str) -> None:
 
 
 def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
-    """Return up to `count` units from `offset` on, all from one file. Returns no bytes if there are no such
-    units."""
+    """Read the units of up to `count` messages of a ConsumeQueue from `offset` on, all from one file. Returns
+    no bytes if there are no such units."""
     at = offset * UNIT_SIZE
     start = at - at % FILE_SIZE
     path = f"{directory}/{segment_name(start)}"
@@ -207,8 +208,8 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
 
 
 def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
-    """Remove the files that hold only old units. `queues` has pairs of the directory of a queue and an
-    offset; the units below the offset are old."""
+    """Remove the files of ConsumeQueues that are no longer needed. `queues` has pairs of the directory of a
+    queue and an offset. A file is removed if it holds only units of messages below the offset."""
     for directory, offset in queues:
         for name in files.listdir(directory):
             start = parse_segment_name(name)
@@ -217,8 +218,8 @@ def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
 
 
 def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
-    """Remove the units at and above `bounds.next`. Returns False if the files hold fewer units than the
-    bounds say."""
+    """Remove the units of messages at and above `bounds.next` from the files of a ConsumeQueue. Returns False
+    if the files hold fewer units than the bounds say."""
     end = bounds.next * UNIT_SIZE
     covered = 0
     for name in files.listdir(directory):
@@ -250,8 +251,8 @@ def _pieces(write: PendingWrite) -> list[tuple[str, int, bytes]]:
 
 
 def file_ranges(directory: str, first: int, last: int) -> list[tuple[str, int, int]]:
-    """Return where the units [first, last) are in the files: for each file the path, the length and the
-    offset in bytes."""
+    """Return where the units of the messages [first, last) are in the files of a ConsumeQueue: for each file
+    the path, the length and the offset in bytes."""
     ranges = []
     for start in _file_starts(first, last):
         low = max(first * UNIT_SIZE, start)

@@ -50,14 +50,15 @@ _PAGE_SLOTS = 1024
 _MANY_PAGES = 256
 """If more pages than this changed, all slots are written, with this many pages in each call."""
 VERIFY_UNITS = 1 << 16
-"""Number of units that one job verifies, in about 5 ms."""
+"""Number of units of an index file that one job verifies, in about 5 ms."""
 MAX_LINKS = 50_000
-"""Largest number of units that one search follows, over all files. This takes a worker about 0.1 s. A search
+"""Largest number of units of index files that one search follows. This takes a worker about 0.1 s. A search
 that needs more gives an incomplete result."""
 
 MAX_LINKS_OF_ONE = 2_000
-"""Largest number of units that are followed for each key and file if many keys are searched for at once. This
-takes 6 ms. A slot has four units on average; it has many only if thousands of messages share a key."""
+"""Largest number of units of an index file that are followed for each key, if many keys are searched for at
+once. This takes 6 ms. A slot has four units on average; it has many only if thousands of messages share a
+key."""
 _EVER = 1 << 62
 
 
@@ -84,7 +85,7 @@ class KeyFile:
 
     @property
     def room(self) -> int:
-        """Number of units for which the file still has room."""
+        """Number of units (keys) for which the file still has room."""
         return self.units - self.header.count
 
 
@@ -258,7 +259,7 @@ def verify(files: Files, target: KeyFile, first: int, position: int) -> tuple[in
 
 
 def last_hash(files: Files, target: KeyFile) -> int:
-    """Return the key hash of the newest unit of a file."""
+    """Return the key hash of the newest unit (key) of an index file."""
     file = files.open(target.path)
     try:
         return int(_units(file, target.slots, target.header.count - 1, 1)["hash"][0])

@@ -116,12 +116,13 @@ class MessageStore:
         self.queues: QueueTable = QueueTable(self.state)
         self.dispatcher: Dispatcher = Dispatcher(self.state, self.queues)
         self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
-        """Function that is called once per chunk with the queues that got messages."""
+        """Function that is called once per chunk of applied entries, with the queues that got messages."""
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
-        """Function that is called once per chunk with the names of the system operations in the chunk, if it
-        has any."""
+        """Function that is called once per chunk of applied entries, with the names of the system operations
+        in it, if there are any."""
         self.on_deleted: Callable[[list[str]], None] = lambda topics: None
-        """Function that is called once per chunk with the topics that the chunk deleted, if any."""
+        """Function that is called once per chunk of applied entries, with the topics that were deleted in it,
+        if there are any."""
         self.leaving: dict[str, None] = {}
         """Deleted topics whose files still exist. Until the files are removed, no queue of a new topic with
         the same name is written."""
@@ -341,7 +342,7 @@ class MessageStore:
         self._waits = True
 
     async def flush(self) -> None:
-        """Write new units to the ConsumeQueue files (not fsynced) and free memory."""
+        """Write new units of messages to the ConsumeQueue files (not fsynced), and free memory."""
         async with self._writing:
             await self._write_pending()
 
@@ -428,7 +429,8 @@ class MessageStore:
             raise worst
 
     async def _write_pending(self) -> None:
-        """Write the units that are not in files yet. If this fails, the next call writes them."""
+        """Write the units of messages that are not in the ConsumeQueue files yet. If this fails, the next
+        call writes them."""
         self._flush_now.clear()
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:

@@ -238,7 +238,8 @@ class Reader:
         return int(stored)
 
     async def units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
-        """Return up to `count` units of a queue from `offset` on. There may be fewer at the end of a file."""
+        """Return up to `count` units of a ConsumeQueue from `offset` on. There may be fewer at the end of a
+        file."""
         hot = queue.read_hot(offset, count)
         if hot is not None:
             return hot
@@ -356,7 +357,7 @@ def _select(
 
 
 def _scanned(count: int, wanted: MessageFilter) -> int:
-    """Return the largest number of units that one read examines."""
+    """Return the largest number of units of a ConsumeQueue that one read examines."""
     return count if wanted is ALL else max(count, MAX_SCAN_UNITS)
 
 

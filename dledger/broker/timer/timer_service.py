@@ -80,7 +80,8 @@ RETRY_S = 0.1
 CLOCK_S = 1.0
 """Longest pause, in seconds, of the delivery, so that a jump of the clock is noticed in time."""
 LOOK_AHEAD_MS = 10_000
-"""Milliseconds before the last known unit is due at which the service searches for the units that follow."""
+"""Milliseconds before the last known message is due at which the service searches for the messages that
+follow."""
 KEEP_S = 10.0
 """Seconds between two checks of the oldest message that waits."""
 ROLL_AHEAD_MS = 60_000
@@ -114,7 +115,7 @@ class TimerService(LeaderService):
         self._looking: asyncio.Task[None] | None = None
         self._due: _Due | None = None
         self._ready: Columns = NO_UNITS
-        """Units of messages that were taken from the wheel and are delivered next."""
+        """Units (of the ConsumeQueue) that were taken from the wheel. Their messages are delivered next."""
         self._recalled: dict[int, set[tuple[str, str]]] = {}
         """Recalls for the delivery in progress. Maps a due time to pairs of the real topic and the unique key
         of a recalled message."""
@@ -241,8 +242,8 @@ class TimerService(LeaderService):
         writer: CommitLogWriter,
         queue: ConsumeQueue,
     ) -> None:
-        """Start a search for the following units, if few units are left in memory or the last of them is due
-        soon."""
+        """Start a search for the messages that are due next, if few are left in memory or if the last of
+        these is due soon."""
         if wheel.complete or self._looking is not None:
             return
         if wheel.count < NEAR_UNITS // 4 or wheel.horizon[0] - now_ms < LOOK_AHEAD_MS:

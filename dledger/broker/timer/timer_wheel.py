@@ -32,20 +32,20 @@ Place = tuple[int, int]
 END: Final[Place] = (1 << 62, 0)
 """The place after all other places."""
 NEAR_UNITS = 200_000
-"""Largest number of units of messages that one search keeps in memory, 32 bytes each. The same limit applies
+"""Largest number of waiting messages that one search keeps in memory, 32 bytes each. The same limit applies
 to the recalls that it keeps."""
 ARRIVED_UNITS = 100_000
-"""Largest number of units in memory that arrived since the search, 32 bytes each. If there are more, the half
-that is due later is dropped, and the next search finds it again. The same limit applies to recalls, which
-take about 200 bytes each."""
+"""Largest number of messages in memory that arrived since the search, 32 bytes each. If there are more, the
+half that is due later is dropped, and the next search finds it again. The same limit applies to recalls,
+which take about 200 bytes each."""
 HEAP_UNITS = 4096
-"""Largest number of units on the heap of the units that arrived last, about 200 bytes each. If there are
-more, all of them are merged into the columns, which takes 3 ms of the event loop."""
+"""Largest number of messages on the heap of those that arrived last, about 200 bytes each. If there are more,
+all of them are merged into the columns, which takes 3 ms of the event loop."""
 _UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class Timer(NamedTuple):
-    """One unit of the timer queue. `due`: time in ms."""
+    """The unit of one timer message (or recall) in the ConsumeQueue. `due`: time in ms."""
 
     due: int
     offset: int
@@ -66,7 +66,7 @@ class Progress:
         return bool(self.rows) and still_waits(self.rows, due, offset)
 
     def all_wait(self, units: Columns) -> bool:
-        """Whether all of these units still wait. The units must be in order of delivery."""
+        """Whether the messages of all these units still wait. The units must be in order of delivery."""
         if len(self.rows) != 1:
             return all(map(self.waits, units.due.tolist(), units.offset.tolist()))
         (row,) = self.rows
@@ -74,8 +74,8 @@ class Progress:
         return first >= row.place and int(units.offset.min()) >= row.begin
 
     def waiting(self, due: Array, first: int) -> Array:
-        """Return a mask of the units from offset `first` on: True for each unit that waits. `due`: their due
-        times."""
+        """Return a mask of the messages from queue offset `first` on: True for each message that waits.
+        `due`: their due times."""
         offsets = np.arange(first, first + len(due))
         mask = np.zeros(len(due), bool)
         for row in self.rows:
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Units as columns: arrays with one item for each unit."""
+    """Units of timer messages as columns: arrays with one item for each message."""
 
     due: Array
     offset: Array
@@ -179,7 +179,7 @@ class QueueUnits:
 
 
 def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Found:
-    """Search for the `most` units that are due first. Runs in a worker."""
+    """Search for the `most` waiting messages that are due first. Runs in a worker."""
     messages: list[Columns] = []
     recalls: list[Columns] = []
     held = waiting = 0
@@ -227,8 +227,8 @@ def _cut(parts: list[Columns], most: int, horizon: Place) -> tuple[list[Columns]
 
 
 def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms: int) -> int:
-    """Return the offset of the first unit that waits, or the end if none waits. Recalls of messages due up to
-    `passed_ms` do not count. Runs in a worker."""
+    """Return the queue offset of the first message or recall that waits, or the end if none waits. Recalls of
+    messages due up to `passed_ms` do not count. Runs in a worker."""
     for begin, chunk in units.chunks(files):
         code = chunk["code"].astype(np.int64)
         mask = progress.waiting(code >> 1, begin) & (code > 0)
@@ -240,28 +240,29 @@ def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms
 
 @dataclass(slots=True)
 class Wheel:
-    """The units that are due next, up to `horizon`. Only the event loop uses this object.
+    """The timer messages that are due next, up to `horizon`, as units of the ConsumeQueue. Only the event
+    loop uses this object.
 
-    If units are due at the same time, units of `found` come first, then those of `late`, then those of
+    If messages are due at the same time, those of `found` come first, then those of `late`, then those of
     `arrived`. This is also the order of their offsets.
     """
 
     found: Found
     at: int = 0
-    """Index into the units of the search: units below this index were taken."""
+    """Index into the messages that the search found: those below this index were taken."""
     late: Columns = field(default_factory=lambda: NO_UNITS)
-    """Units that arrived since the search, in order of delivery, without the units on the heap `arrived`."""
+    """Messages that arrived since the search, in order of delivery, without those on the heap `arrived`."""
     late_at: int = 0
-    """Index into `late`: units below this index were taken."""
+    """Index into `late`: messages below this index were taken."""
     arrived: list[Timer] = field(default_factory=list)
-    """A heap of the units that arrived last."""
+    """A heap of the messages that arrived last."""
     recalls: list[Timer] = field(default_factory=list)
     """A heap of the recalls that arrived since the search."""
     recalls_at: int = 0
     seen: int = 0
-    """Queue offset below which all units were examined."""
+    """Queue offset below which all units of the ConsumeQueue were examined."""
     settled: int = 0
-    """Queue offset below which no unit is on the heap `arrived`."""
+    """Queue offset below which no message is on the heap `arrived`."""
     horizon: Place = END
 
     @classmethod
@@ -271,7 +272,7 @@ class Wheel:
 
     @staticmethod
     def listed(units: bytes, first: int) -> list[tuple[Timer, bool]]:
-        """Return the units from offset `first` on, each with a flag: True for a recall."""
+        """Return the units from queue offset `first` on, each with a flag: True for a recall."""
         return [
             (Timer(code >> 1, first + number, position, size), bool(code & 1))
             for number, (position, size, code) in enumerate(UNIT.iter_unpack(units))
@@ -279,21 +280,22 @@ class Wheel:
 
     @property
     def complete(self) -> bool:
-        """Whether all waiting units are known, so that no further search is needed."""
+        """Whether all waiting messages are known, so that no further search is needed."""
         return self.horizon == END
 
     @property
     def count(self) -> int:
-        """Number of units in memory that were not taken."""
+        """Number of messages in memory that were not taken."""
         return len(self.found.messages) - self.at + self.came
 
     @property
     def came(self) -> int:
-        """Number of units in memory that arrived since the search and were not taken."""
+        """Number of messages in memory that arrived since the search and were not taken."""
         return len(self.late) - self.late_at + len(self.arrived)
 
     def arrive(self, units: bytes, progress: Progress) -> None:
-        """Add `units`, which begin at offset `seen`, as far as they wait and come before the horizon."""
+        """Add the units of new messages and recalls, which begin at queue offset `seen`, as far as they wait
+        and come before the horizon."""
         for position, size, code in UNIT.iter_unpack(units):
             due, offset = code >> 1, self.seen
             self.seen += 1
@@ -310,7 +312,7 @@ class Wheel:
             self._forget_late()
 
     def _settle(self) -> None:
-        """Move the units from the heap `arrived` to the columns `late`, from which units can be taken
+        """Move the messages from the heap `arrived` to the columns `late`, from which they can be taken
         faster."""
         late = self.late[self.late_at :]
         self.late = _merged(late, columns_of(sorted(self.arrived)))
@@ -318,9 +320,9 @@ class Wheel:
         self.arrived = []
 
     def _forget_late(self) -> None:
-        """Lower the horizon to the middle of the units that arrived, or of the recalls, whichever exceeds
-        `ARRIVED_UNITS`. Arrived units and recalls after the new horizon are dropped; the next search finds
-        them again."""
+        """Lower the horizon to the middle of the messages that arrived, or of the recalls, whichever exceeds
+        `ARRIVED_UNITS`. Messages and recalls after the new horizon are dropped; the next search finds them
+        again."""
         self._settle()
         late = self.late
         if len(late) > ARRIVED_UNITS:
@@ -335,7 +337,7 @@ class Wheel:
         heapq.heapify(self.recalls)
 
     def next_due(self) -> int | None:
-        """The due time of the next known unit, in ms, or None if there is no known unit before the
+        """The due time of the next known message, in ms, or None if no known message comes before the
         horizon."""
         first = self._first()
         return None if first is None or first >= self.horizon else first[0]
@@ -348,7 +350,7 @@ class Wheel:
         return min(places, default=None)
 
     def take(self, until_ms: int, most: int) -> Columns:
-        """Take the next units that are due at `until_ms` or earlier, at most `most`."""
+        """Take the units of the next messages that are due at `until_ms` or earlier, at most `most`."""
         some = _merged(
             _due(self.found.messages, self.at, until_ms, most), _due(self.late, self.late_at, until_ms, most)
         )[:most]
@@ -362,8 +364,8 @@ class Wheel:
         return some
 
     def _with_newest(self, listed: list[Timer], until_ms: int, most: int) -> list[Timer]:
-        """Merge the units of `listed` with units from the heap `arrived`, at most `most` together. The heap
-        loses the units that are taken from it."""
+        """Merge the messages of `listed` with messages from the heap `arrived`, at most `most` together. The
+        heap loses the messages that are taken from it."""
         taken: list[Timer] = []
         place = 0
         while len(taken) < most:
@@ -404,7 +406,8 @@ def _before(columns: Columns, place: Place) -> Columns:
 
 
 def _due(columns: Columns, at: int, until_ms: int, most: int) -> Columns:
-    """Return the next units from index `at` on that are due at `until_ms` or earlier, at most `most`."""
+    """Return the units of the next messages, from index `at` on, that are due at `until_ms` or earlier; at
+    most `most`."""
     some = columns[at : at + most]
     return some[: int(np.searchsorted(some.due, until_ms, side="right"))]
 

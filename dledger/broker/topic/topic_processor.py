@@ -306,7 +306,7 @@ class TopicProcessor:
         does=actions.SHOWN_TOPIC,
     )
     def one_topic(self, call: Call[TopicConfigHeader]) -> None:
-        """Show the configuration of one topic, and its life."""
+        """Show the configuration of one topic, and its life (`formats.life`)."""
         self._answer_one(call, partial(self._one_topic, call))
 
     def _one_topic(self, call: Call[TopicConfigHeader]) -> None:
@@ -328,7 +328,7 @@ class TopicProcessor:
         does=actions.Does(Action.GET, groups=("group",)),
     )
     def one_group(self, call: Call[GroupHeader]) -> None:
-        """Show the configuration of one consumer group, and its life."""
+        """Show the configuration of one consumer group, and its life (`formats.life`)."""
         self._answer_one(call, partial(self._one_group, call))
 
     def _one_group(self, call: Call[GroupHeader]) -> None:
