@@ -130,8 +130,8 @@ class BrokerConfig:
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
     vip_channel: Annotated[bool, Setting("vipChannelEnabled")] = True
-    """Whether clients are also served at `listenPort` - 2. RocketMQ's clients use it for requests that must
-    not wait behind others, and the dashboard for all requests by default."""
+    """Whether clients are also served at `listenPort` - 2. RocketMQ's clients use that port for requests that
+    must not wait behind others. The dashboard uses it for all requests by default."""
     bind_address: BindAddress = "0.0.0.0"
     """Address at which the broker listens for clients and peers. It need not be the address that they connect
     to."""
@@ -177,7 +177,7 @@ class BrokerConfig:
     region_id: Annotated[str, Setting("regionId", parse=parse_region, hot=True)] = "DefaultRegion"
     """Region that is stored in each message (MSG_REGION)."""
     trace_on: Annotated[bool, Setting("traceOn", hot=True)] = True
-    """Whether clients with message trace send traces of messages."""
+    """Whether clients that use message trace send traces of their messages."""
     trace_topic_enable: Annotated[bool, Setting("traceTopicEnable", hot=True)] = False
     """Whether the topic for traces exists from the start, with one queue. Otherwise the first trace creates
     the topic, if `autoCreateTopicEnable` allows that."""
@@ -197,7 +197,7 @@ class BrokerConfig:
     # Access control.
 
     acl_enable: Annotated[bool, Setting("aclEnable", important=True)] = False
-    """Whether requests must be signed by an account in `aclFile` with the needed permission."""
+    """Whether each request must be signed by an account in `aclFile` that has the needed permission."""
     acl_file: Annotated[str, Setting("aclFile")] = ""
     """File with accounts, in the form of RocketMQ's plain_acl.yml. It is read again when it changes. Files in
     a directory `acl` beside it are read as well. Empty: `plain_acl.yml` beside the configuration file."""

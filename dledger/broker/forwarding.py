@@ -187,8 +187,8 @@ class Origins:
     """Finds out where requests come from, including requests that members of the group forwarded."""
 
     def __init__(self, node: Node, older_ips: Callable[[], set[str]]) -> None:
-        """`older_ips`: a function that returns the IP addresses of those brokers of the group whose older
-        programs make no proofs."""
+        """`older_ips`: a function that returns the IP addresses of those brokers of the group whose programs
+        are too old to make proofs."""
         self._node = node
         self._older_ips = older_ips
 

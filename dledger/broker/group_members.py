@@ -24,6 +24,6 @@ class GroupMembers:
         return {**known, config.self_id: config.client_addr}
 
     def older_ips(self) -> set[str]:
-        """Return the IP addresses of connected members whose older programs make no proofs."""
+        """Return the IP addresses of connected members whose programs are too old to make proofs."""
         known = {self._node.peer_meta(peer).get("store_ip", "") for peer in self._node.peers_without_proofs}
         return known - {""}

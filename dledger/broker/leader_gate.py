@@ -133,7 +133,7 @@ class LeaderGate:
         return 0 if leader is None or leader == self._settings.now.self_id else route_id(leader)
 
     def refuse(self, connection: Connection, request: Request) -> None:
-        """Answer 14 with the leader's address, if it is known."""
+        """Answer 14 SERVICE_NOT_AVAILABLE, with the leader's address if it is known."""
         self.refused += 1
         name = self._settings.now.broker_name
         address = self.leader_address

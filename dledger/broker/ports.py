@@ -126,7 +126,7 @@ class Node(Protocol):
 
     @property
     def peers_without_proofs(self) -> Sequence[str]:
-        """Connected peers whose older programs make no proofs."""
+        """Connected peers whose programs are too old to make proofs."""
 
     def status(self) -> dict[str, object]:
         """Return the status that /health and /metrics show."""

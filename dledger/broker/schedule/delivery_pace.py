@@ -74,7 +74,8 @@ class DeliveryPace:
         return PAUSE_S if self._shared() else 0.0
 
     def added(self, index: int, size: int) -> None:
-        """Note a batch that is now in flight. `index`: its last entry, `size`: bytes of its messages."""
+        """Note a batch that is now in flight. `index`: the index of its last entry; `size`: the bytes of its
+        messages."""
         self._underway.append((index, size))
 
     def _shared(self) -> bool:

@@ -13,7 +13,8 @@ from dledger.broker.store.consume_queue import ConsumeQueue
 
 
 class ScheduleFeature(Feature):
-    """Messages that are delivered after a delay, and the part of the log that must be kept for them."""
+    """Delivers messages after a delay, and finds the part of the log that must be kept for waiting
+    messages."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self.kept: KeptMessages = KeptMessages(core.store, core.reader)

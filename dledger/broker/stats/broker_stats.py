@@ -209,7 +209,7 @@ class BrokerStats(LeaderService):
         self._writer = None
 
     async def run(self) -> None:
-        """Take samples at intervals."""
+        """Take samples every `TICK_S` seconds, and log the windows that end."""
         while True:
             await asyncio.sleep(TICK_S)
             self._tick += 1

@@ -62,7 +62,7 @@ class GetStatus(Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """Result of a read. `parts` are whole records, as views or bytes; the reader continues at
+    """Result of a read. `parts` are whole records, as views or bytes; the next read continues at
     `next_offset`."""
 
     status: GetStatus
