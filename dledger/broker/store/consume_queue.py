@@ -86,8 +86,7 @@ class ConsumeQueue:
         return PendingWrite(self, queue_dir(root, self.topic, self.queue_id), self.flushed, last, data)
 
     def trim(self, keep_units: int) -> None:
-        """Drop units of messages from memory that are in files, except those of the newest `keep_units`
-        messages."""
+        """Drop from memory the units that are in files, except those of the newest `keep_units` messages."""
         start = min(self.flushed, self.bounds.next - keep_units)
         if start > self.tail_start:
             del self.tail[: (start - self.tail_start) * UNIT_SIZE]

@@ -278,7 +278,7 @@ class TimerService(LeaderService):
         return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
 
     async def _follow(self, wheel: Wheel, queue: ConsumeQueue, writer: CommitLogWriter) -> None:
-        """Take the units that were applied since the last call into the wheel, at most `FOLLOWED_UNITS`."""
+        """Add to the wheel the units that were applied since the last call, at most `FOLLOWED_UNITS`."""
         if wheel.seen >= queue.bounds.next:
             return
         progress = Progress(list(writer.pending[TIMERS].rows.values()))

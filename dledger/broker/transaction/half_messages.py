@@ -33,8 +33,8 @@ from dledger.remoting.errors import RemotingError
 def begin(
     writer: CommitLogWriter, config: BrokerConfig, slot: TopicSlot, queue_id: int, properties: dict[str, str]
 ) -> tuple[TopicSlot, Transaction]:
-    """Return the slot of the topic in which a half message waits, and the row of its transaction, which
-    belongs into the same batch. The real topic and queue are added to `properties`.
+    """Return the slot of the topic in which a half message waits, and the row of its transaction, which must
+    be appended in the same batch. The real topic and queue are added to `properties`.
 
     Raises RemotingError with these codes:
 
