@@ -5,13 +5,15 @@ from __future__ import annotations
 import ipaddress
 
 MAX_ADDRESS = 256
-"""Largest address in bytes; the addresses of all members together fit into the header of one frame."""
+"""Limit, in bytes, of an address. With it, the addresses of all members together fit into the header of one
+frame."""
 _IN_NO_NAME = frozenset(" /;,")
-"""Characters that no host name has; they come from common mistakes: a URL, or two addresses in one."""
+"""Characters that no host name has. They come from common mistakes, for example a URL, or two addresses in
+one text."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" ("[v6]:port" as well); ValueError says what is wrong."""
+    """Return host and port of "host:port" or "[v6]:port". Raises ValueError, which says what is wrong."""
     host, _, port = address.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
     host = host.removeprefix("[").removesuffix("]")
@@ -23,13 +25,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """ "host:port", with brackets around an IPv6 address."""
+    """Make the text "host:port". An IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Split "host:port;host:port" (commas as well) into addresses; empty for a blank text. ValueError as for
-    `split_address`."""
+    """Split "host:port;host:port" (or with commas) into addresses; empty for a blank text. Raises ValueError
+    as `split_address` does."""
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     for address in addresses:
         split_address(address)
@@ -37,10 +39,11 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def check_host(host: str) -> str:
-    """Return the host if it is an IP address or may be a name; ValueError says what is wrong.
+    """Return the host if it is an IP address or can be a host name. Raises ValueError, which says what is
+    wrong.
 
-    The resolver would refuse others with a UnicodeError, which is no OSError and so no ordinary failure to
-    connect.
+    Without this check the resolver would raise UnicodeError. That is no OSError, so callers would not treat
+    it as an ordinary failure to connect.
     """
     wrong = f"{host[:MAX_ADDRESS]!r} is neither an IP address nor a host name"
     if not host.isprintable() or not _IN_NO_NAME.isdisjoint(host):

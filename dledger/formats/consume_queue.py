@@ -1,4 +1,5 @@
-"""ConsumeQueue unit (20 bytes): physical offset 8, record size 4, tag code 8 (store/consumequeue)."""
+"""Unit of a ConsumeQueue file, 20 bytes: physical offset 8, record size 4, tag code 8
+(store/consumequeue)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ FILE_SIZE = UNIT_SIZE * UNITS_PER_FILE
 
 
 class QueueUnit(NamedTuple):
-    """Unit `i` of a queue is at byte `i * 20`. `physical_offset` is the offset of the record, pos + 48."""
+    """Where one message of a queue is in the log. The unit of queue offset `i` is at byte `i * 20`.
+    `physical_offset` is the offset of the record, which is the `pos` of its entry + 48."""
 
     physical_offset: int
     size: int

@@ -1,17 +1,17 @@
 """DLedger log entry and index unit (DLedgerEntryCoder, DLedgerMmapFileStore; docs/reference/formats.md).
 
 An entry is a 48-byte header and a body. Entries are stored back to back in segment files of one fixed size; a
-segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per entry is
-in the index files at `index * 32`.
+segment ends with a blank tail (magic -1, then the length of the tail). The index files have a unit of 32
+bytes for each entry, at `index * 32`.
 
-Apache's files leave three fields 0 that are used here:
+Three fields are 0 in Apache's files, and are used here:
 
 * `channel`: the kind of entry in the high byte, and in the low 24 bits the number of entries of the same
   client batch that follow.
-* `body_crc`: CRC-32 of the body. It begins with the whole `channel` if the highest bit of `channel` (COVERED)
-  is set, otherwise with 0.
-* `chain_crc`: CRC-32 over (index, term, body_crc), continuing the chain value of the entry before (safety.md
-  S1, S10, S11; decision 0014).
+* `body_crc`: CRC-32 of the body. If the highest bit of `channel` (COVERED) is set, the computation starts
+  from the value of `channel`, otherwise from 0.
+* `chain_crc`: CRC-32 over (index, term, body_crc). Its computation starts from the `chain_crc` of the entry
+  before (safety.md S1, S10, S11; decision 0014).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ HEADER_SIZE = 48
 _POS = struct.Struct(">q")
 MAGIC = 1
 APACHE_MAGICS = (1, 2, 3)
-"""Magics in Apache's newer stores, which may also have NOOP (empty, opens a term) and CONFIG_CHANGE
-entries."""
+"""Values of `magic` in stores of newer Apache versions. These stores may also have NOOP entries (empty; one
+opens a term) and CONFIG_CHANGE entries."""
 BLANK_MAGIC = -1
 BLANK = struct.Struct(">ii")
 MIN_BLANK_SIZE = BLANK.size
@@ -37,39 +37,41 @@ MIN_BLANK_SIZE = BLANK.size
 INDEX_UNIT = struct.Struct(">iqiqq")
 INDEX_UNIT_SIZE = 32
 CHAIN = struct.Struct(">qqI")
-"""Fields that `chain_crc` covers; loops over many entries pack them themselves (see `chain_crc`)."""
+"""Layout of the fields that `chain_crc` covers. Loops over many entries pack them without calling
+`chain_crc`."""
 
 MAX_ENTRY_SIZE = 4 * 1024 * 1024 + 64 * 1024
-"""Bytes of one entry with its header: RocketMQ's 4 MiB body limit and room for the rest of the record."""
+"""Largest size of an entry with its header, in bytes. It is RocketMQ's limit of 4 MiB for a body, and room
+for the rest of the record."""
 
 MAX_BATCH_REMAINING = 0xFFFFFF
 COVERED = 1 << 31
-"""Bit of `channel`: the body's CRC begins with `channel`, so that a flip of any of its bits is detected. Not
-set in entries of programs before peer protocol 3."""
+"""Bit of `channel`. If it is set, the computation of the body's CRC starts from `channel`, so that a changed
+bit of `channel` is detected. Programs before peer protocol 3 did not set it."""
 CHANNEL_OFFSET = 32
-"""Offset of `channel` in the header. COVERED is the highest bit of that byte."""
+"""Offset of `channel` in the header. COVERED is the highest bit of the byte at this offset."""
 KIND_MASK = 0x7F
-"""Mask for the high byte of `channel`: the kind, without COVERED."""
+"""Mask that takes the kind from the high byte of `channel`; it leaves out COVERED."""
 
 
 class Kind(IntEnum):
     """Purpose of an entry. It is in the high byte of `channel`, so that bodies need not be parsed for it."""
 
     MESSAGE = 0
-    """A user message: dispatched to its ConsumeQueue."""
+    """A user message. It is dispatched to its ConsumeQueue."""
     TERM_OPENING = 1
     """The first entry of a leadership (Raft dissertation 6.4); carries nothing else."""
     CONFIG = 2
-    """Members of the group."""
+    """A configuration: the members of the group."""
     SYSTEM = 3
-    """Replicated state of the host: topics, groups, offsets."""
+    """An operation that changes the replicated state of the host: topics, groups, offsets."""
     RAW = 4
     """Entry that was appended through the DLedger client protocol (`dledger append`)."""
 
 
 class EntryHeader(NamedTuple):
-    """The fields of the 48 bytes, in order. `size` counts header and body; `pos` is the offset in the whole
-    log."""
+    """Header of an entry: the fields of its 48 bytes, in order. `size` counts header and body; `pos` is the
+    offset in the whole log."""
 
     magic: int
     size: int
@@ -83,7 +85,8 @@ class EntryHeader(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """High byte of `channel` without COVERED, a `Kind` or a number of a newer version."""
+        """High byte of `channel` without COVERED. It is a `Kind`, or a number that only newer versions
+        know."""
         return self.channel >> 24 & KIND_MASK
 
     @property
@@ -103,7 +106,8 @@ class IndexUnit(NamedTuple):
 
 
 class CorruptEntry(Exception):
-    """The bytes are not the entry that was expected. `reason` names the first check that failed."""
+    """Raised when the bytes are not the entry that was expected. `reason` names the first check that
+    failed."""
 
     def __init__(self, reason: str, index: int, pos: int) -> None:
         super().__init__(f"{reason} at index {index}, pos {pos}")
@@ -113,7 +117,7 @@ class CorruptEntry(Exception):
 
 
 def pack_channel(kind: int, batch_remaining: int = 0, *, covered: bool = False) -> int:
-    """Make the `channel` field; ValueError for a batch that is too large."""
+    """Make the `channel` field. Raises ValueError if the batch is too large."""
     if not 0 <= batch_remaining <= MAX_BATCH_REMAINING:
         raise ValueError(
             f"the batch has {batch_remaining + 1} entries; the limit is {MAX_BATCH_REMAINING + 1}"
@@ -122,22 +126,24 @@ def pack_channel(kind: int, batch_remaining: int = 0, *, covered: bool = False) 
 
 
 def crc_begin(channel: int) -> int:
-    """Value with which the body's CRC begins; loops over many entries repeat this code."""
+    """Return the value from which the computation of the body's CRC starts. Loops over many entries repeat
+    this code."""
     return channel if channel & COVERED else 0
 
 
 def chain_crc(previous: int, index: int, term: int, body_crc: int) -> int:
-    """The chain value of an entry, given that of the entry before (0 before the first)."""
+    """Return the chain value of an entry. `previous` is that of the entry before it, or 0 for the first
+    entry."""
     return crc32(CHAIN.pack(index, term, body_crc), previous)
 
 
 def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> EntryHeader:
-    """Read 48 bytes; struct.error when there are fewer. Nothing is checked."""
+    """Read a header of 48 bytes. Raises struct.error if there are fewer. Nothing else is checked."""
     return EntryHeader._make(HEADER.unpack_from(data, offset))
 
 
 def entry_pos(data: bytes | bytearray | memoryview) -> int:
-    """The log offset in the header at the start of `data`; struct.error when the header is cut off."""
+    """Return `pos` from the header at the start of `data`. Raises struct.error if the header is cut off."""
     pos: int = _POS.unpack_from(data, 24)[0]
     return pos
 
@@ -153,7 +159,8 @@ def encode_entry(
     *,
     covered: bool = False,
 ) -> bytes:
-    """Encode one whole entry, `covered` or in the form of older programs.
+    """Encode one whole entry. Without `covered` it has the form of older programs, in which no CRC covers
+    `channel`.
 
     The leader's hot path packs the same fields in place (dledger/log/appender.py).
     """
@@ -183,9 +190,10 @@ def check_entry(
 ) -> EntryHeader:
     """Check the entry at `offset` of `data`, and return its header or raise CorruptEntry (safety.md S1).
 
-    `index` and `pos` are the expected values, `min_term` is the term of the entry before. `previous_chain` is
-    the chain value before it (None: unknown, as at the start of a log whose beginning was removed). In a
-    store written by Apache both CRC fields are 0; then only the structure is checked.
+    `index` and `pos` are the expected values. `min_term` is the term of the entry before. `previous_chain` is
+    the chain value of the entry before; it is None if that is unknown, as at the start of a log whose
+    beginning was removed. In a store written by Apache both CRC fields are 0; then only the structure is
+    checked.
     """
     if len(data) - offset < HEADER_SIZE:
         raise CorruptEntry("header cut off", index, pos)
@@ -214,7 +222,8 @@ def check_entry(
 
 
 def known_magic(header: EntryHeader) -> bool:
-    """Whether the magic is an entry's. Ours is always 1; others are only in headers without CRCs."""
+    """Whether the header has the magic of an entry. This project writes 1. Apache's other values are accepted
+    only in headers whose CRCs are 0."""
     return header.magic == MAGIC or (
         header.magic in APACHE_MAGICS and header.chain_crc == 0 and header.body_crc == 0
     )

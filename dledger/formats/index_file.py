@@ -1,15 +1,15 @@
 """IndexFile: the messages that have a key (store/index/IndexFile, IndexHeader). Pure;
 docs/reference/formats.md.
 
-Header 40 bytes, then `slots` hash slots of 4 bytes, then `units` of 20 bytes:
+A file has a header of 40 bytes, then hash slots of 4 bytes, then units of 20 bytes:
 
 | header | begin and end store time 8 + 8 (ms), begin and end position 8 + 8, slots in use 4, count 4 |
-| slot   | number of the newest unit whose key hash falls into it, 0 for none                        |
-| unit   | key hash 4, position 8, seconds after the begin time 4, number of the one before in its slot 4 |
+| slot   | number of the newest unit whose key hash falls into this slot, 0 for none                 |
+| unit   | key hash 4, position 8, seconds after the begin time 4, number of the previous unit of its slot 4 |
 
-Units are numbered from 1 (`count` starts at 1 and is the number of the next one). A key is found by its hash
-alone, so the caller must compare the message. Files are named by the time at which they were made (17
-digits).
+Units are numbered from 1 (`count` starts at 1 and is the number of the next unit). A unit holds only the hash
+of a key, so the caller of a search must compare the keys of the messages that it finds. Files are named by
+the time at which they were made (17 digits).
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ SLOT_SIZE = 4
 UNIT = struct.Struct(">iqii")
 UNIT_SIZE = 20
 SLOTS = 5_000_000
-"""Number of hash slots (maxHashSlotNum): Apache's default."""
+"""Default number of hash slots in a file, as in Apache's brokers (maxHashSlotNum)."""
 UNITS = 20_000_000
-"""Number of units (maxIndexNum): Apache's default."""
+"""Default number of units in a file, as in Apache's brokers (maxIndexNum)."""
 KEY_SEPARATOR = " "
 TAG_PREFIX = "T#"
-"""Prefix of a tag which newer brokers of Apache's (5.4) index like a key. Brokers of this project do not."""
+"""Prefix with which newer Apache brokers (5.4) index a message by its tag, like by a key. Brokers of this
+project do not."""
 NAME_DIGITS = 17
-"""Digits of a file name: yyyyMMddHHmmssSSS."""
+"""Number of digits in a file name: yyyyMMddHHmmssSSS."""
 MAX_SECONDS = 0x7FFFFFFF
 _INT_MIN = -0x80000000
 
 
 class IndexHeader(NamedTuple):
-    """The fields of the 40 bytes, in order. Times in ms since the epoch, positions are physical offsets of
-    records."""
+    """Header of an index file: the fields of its 40 bytes, in order. Times are in ms since the epoch,
+    positions are physical offsets of records."""
 
     begin_ms: int = 0
     end_ms: int = 0
@@ -55,8 +56,8 @@ class IndexHeader(NamedTuple):
 
 
 class KeyUnit(NamedTuple):
-    """One key of one message. `seconds` count from the file's begin time; `before` is a unit's number, 0 for
-    none."""
+    """Unit of an index file: one key of one message. `seconds` is the store time in seconds after the file's
+    begin time. `before` is the number of the previous unit of the same slot, 0 for none."""
 
     key_hash: int
     position: int
@@ -65,17 +66,17 @@ class KeyUnit(NamedTuple):
 
 
 def unpack_index_header(data: bytes) -> IndexHeader:
-    """Read 40 bytes; struct.error when there are fewer."""
+    """Read a header of 40 bytes. Raises struct.error if there are fewer."""
     return IndexHeader._make(HEADER.unpack_from(data))
 
 
 def file_size(slots: int = SLOTS, units: int = UNITS) -> int:
-    """Bytes of a file; it has this size from the start."""
+    """Size of a file in bytes. A file has this size from the start."""
     return HEADER_SIZE + slots * SLOT_SIZE + units * UNIT_SIZE
 
 
 def unit_offset(slots: int, number: int) -> int:
-    """Offset of a unit in the file."""
+    """Offset in the file of the unit with this number."""
     return HEADER_SIZE + slots * SLOT_SIZE + number * UNIT_SIZE
 
 
@@ -86,8 +87,8 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def message_keys(properties: bytes) -> Iterator[str]:
-    """Keys under which a message is indexed, in order: its unique key, then its KEYS, which blanks
-    separate."""
+    """Keys under which a message is indexed, in order: its unique key (UNIQ_KEY), then its KEYS, which are
+    separated by blanks."""
     unique = find_property(properties, UNIQ_KEY.encode())
     if unique is not None:
         yield unique.decode("utf-8", "replace")
@@ -98,20 +99,20 @@ def message_keys(properties: bytes) -> Iterator[str]:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether messages with this sysFlag are indexed: all except rollbacks."""
+    """Whether messages with this sysFlag are indexed. Only rollbacks are not."""
     return sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
 def seconds_after(begin_ms: int, store_ms: int) -> int:
-    """Value of a unit's time field."""
+    """Value of a unit's field `seconds`."""
     return min(max((store_ms - begin_ms) // 1000, 0), MAX_SECONDS) if begin_ms > 0 else 0
 
 
 class IndexFileWriter:
-    """Adds units to a file; every change is passed to `write(offset, data)`.
+    """Adds units to an index file. It passes every change of the file to `write(offset, data)`.
 
-    `after` is the header of the previous file. Until this file has a unit, it begins at the end of the
-    previous one.
+    `after` is the header of the previous file. As long as this file has no unit, its header takes begin and
+    end from the end of the previous file.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class IndexFileWriter:
         return self.header.count >= self._units
 
     def put(self, hashed: int, position: int, store_ms: int) -> bool:
-        """Add one unit, as IndexFile.putKey does; False when the file is full."""
+        """Add one unit, as IndexFile.putKey does. Returns False if the file is full."""
         if self.full:
             return False
         header = self.header
@@ -165,9 +166,10 @@ def lookup(
     links: int = UNITS,
 ) -> tuple[list[int], int]:
     """Find positions of messages that may have the key, the newest first (IndexFile.selectPhyOffset). Also
-    return how many units were read: at most `links`.
+    return the number of units that were read; at most `links` are read.
 
-    `read(length, offset)` returns bytes of the file. The search ends at an invalid link.
+    `most` limits the positions. `read(length, offset)` returns bytes of the file. The search ends at an
+    invalid link.
     """
     header = unpack_index_header(read(HEADER_SIZE, 0))
     found: list[int] = []

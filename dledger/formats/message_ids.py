@@ -11,7 +11,8 @@ _UNIQUE_TAIL = struct.Struct(">HIIH")
 
 
 class OffsetMessageId(NamedTuple):
-    """Position of a message. `host` is the raw store host (4 or 16 bytes of IP, 4 bytes of port)."""
+    """Content of an offset message id: where a message is stored. `host` is the raw store host (4 or 16 bytes
+    of IP, 4 bytes of port)."""
 
     host: bytes
     physical_offset: int
@@ -25,7 +26,7 @@ def pack_host(ip: bytes, port: int) -> bytes:
 
 
 def pack_ipv4_host(address: str, port: int) -> bytes:
-    """Host field from dotted decimal; ValueError for anything else."""
+    """Host field from an IPv4 address in dotted decimal. Raises ValueError for anything else."""
     if not is_ipv4(address):
         raise ValueError(f"not an IPv4 address: {address!r}")
     return pack_host(bytes(int(part) for part in address.split(".")), port)
@@ -33,7 +34,7 @@ def pack_ipv4_host(address: str, port: int) -> bytes:
 
 @lru_cache(maxsize=1024)  # a reader of records meets the same few hosts again and again
 def host_text(host: bytes) -> str:
-    """ "ip:port" of a record's host field; IPv6 in brackets."""
+    """Text "ip:port" of a record's host field, with brackets around an IPv6 address."""
     ip, port = host[:-4], int.from_bytes(host[-4:], "big")
     if len(ip) == 4:
         return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
@@ -48,13 +49,13 @@ def is_ipv4(address: str) -> bool:
 
 
 def encode_message_id(host: bytes, physical_offset: int) -> str:
-    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters). The
-    offset is a Java long, so any 64 bits are valid."""
+    """Make an offset message id: host and physical offset (8 bytes) in upper-case hex, 32 or 56 characters.
+    The offset is a Java long, so any 64 bits are valid."""
     return (host + (physical_offset & _LONG).to_bytes(8, "big")).hex().upper()
 
 
 def decode_message_id(text: str) -> OffsetMessageId:
-    """Inverse of `encode_message_id`; ValueError when it is not such an id."""
+    """Inverse of `encode_message_id`. Raises ValueError if the text is not such an id."""
     raw = bytes.fromhex(text)
     if len(raw) not in (16, 28):
         raise ValueError(f"a message id has 32 or 56 hexadecimal digits, not {len(text)}")
@@ -62,7 +63,7 @@ def decode_message_id(text: str) -> OffsetMessageId:
 
 
 def encode_unique_id(ip: bytes, pid: int, salt: int, millis: int, counter: int) -> str:
-    """Unique key of a message (UNIQ_KEY): ip, pid (16 bits), salt, ms, counter; 32 or 56 hex digits."""
+    """Make a unique key (UNIQ_KEY) of ip, pid (16 bits), salt, ms and counter, as 32 or 56 hex digits."""
     return (
         (ip + _UNIQUE_TAIL.pack(pid & 0xFFFF, salt & 0xFFFFFFFF, millis & 0xFFFFFFFF, counter & 0xFFFF))
         .hex()
@@ -72,7 +73,7 @@ def encode_unique_id(ip: bytes, pid: int, salt: int, millis: int, counter: int) 
 
 @lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """String.hashCode: h = 31 h + c over UTF-16 units, as a signed 32-bit number."""
+    """Java's String.hashCode: h = 31 h + c over UTF-16 units, as a signed 32-bit number."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for (unit,) in struct.iter_unpack(">H", data):
@@ -81,5 +82,5 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """Tag code of the ConsumeQueue: 0 without tags."""
+    """Tag code for the ConsumeQueue: Java's hash of the tags, 0 without tags."""
     return java_hash(tags) if tags else 0

@@ -1,8 +1,8 @@
 """Handles of popped messages, and the texts about them in answers to clients (ExtraInfoUtil, KeyBuilder).
 
 A handle (the property POP_CK) is `start time invisible reviveQid retry brokerName queueId offset`, separated
-by spaces. Handles of old clients end behind the queue id, and Apache's proxy adds a ninth part, the position
-in the commit log (-1 when it does not know it). As in ExtraInfoUtil, parts behind the eighth are not read.
+by spaces. Handles of old clients end after the queue id. Apache's proxy adds a ninth part, the position in
+the commit log (-1 if the proxy does not know it). As in ExtraInfoUtil, parts after the eighth are not read.
 Answers to a pop hold, for each queue and separated by `;`, `retry queueId start` and `retry queueId
 offset,offset`. The client makes the handles from them.
 """
@@ -14,35 +14,40 @@ from typing import NamedTuple
 
 RETRY_PREFIX = "%RETRY%"
 ORDER_QUEUE = 999
-"""`reviveQid` of a pop in order (POP_ORDER_REVIVE_QUEUE)."""
+"""Value of `reviveQid` in handles of a pop in order (POP_ORDER_REVIVE_QUEUE)."""
 REVIVE_QUEUE = 0
-"""`reviveQid` of any other pop: checkpoints are in one table here, not in queues of a topic."""
+"""Value of `reviveQid` in handles of any other pop. There is only this value, because checkpoints are in one
+table, not in queues of a revive topic."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 MAX_HANDLE = 512
-"""Characters of a handle at most; a longer one is refused."""
+"""Limit, in characters, of a handle; a longer one is refused."""
 MIN_PARTS = 7
-"""Number of parts of the shortest handle (`buildExtraInfo` without the offset of the message)."""
+"""Number of parts of the shortest handle, which lacks the offset of the message (`buildExtraInfo`)."""
 
 
 def retry_topic_v1(topic: str, group: str) -> str:
-    """Topic from which a group that pops gets messages of a topic again."""
+    """Name of the retry topic of a group that pops, in the old form. From it the group gets messages of
+    `topic` again."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def retry_topic_v2(topic: str, group: str) -> str:
-    """Topic with the same purpose as `retry_topic_v1`, under the newer name, which can be split again."""
+    """Name of the retry topic of a group that pops, in the new form, which can be split into group and topic
+    again."""
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def retry_mark(topic: str) -> str:
-    """Mark for the kind of a topic in these texts."""
+    """Mark (the part `retry` of these texts) for a topic: 0 for a normal one, 1 or 2 for a retry topic in the
+    old or new form."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def real_topic(topic: str, group: str, mark: str) -> str:
-    """The topic for a mark, given the topic that was requested; ValueError for an invalid mark."""
+    """The topic to which a mark refers. `topic` is the one in the request. Raises ValueError for an invalid
+    mark."""
     if mark == NORMAL:
         return topic
     if mark == RETRY_V1:
@@ -53,8 +58,7 @@ def real_topic(topic: str, group: str, mark: str) -> str:
 
 
 class Handle(NamedTuple):
-    """The parts of a handle. `time` and `invisible` are in ms; `offset` is missing in handles of old
-    clients."""
+    """The parts of a handle. `time` and `invisible` are in ms; `offset` is None in handles of old clients."""
 
     start: int
     time: int
@@ -67,7 +71,7 @@ class Handle(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Whether it comes from a pop in order."""
+        """Whether the handle comes from a pop in order."""
         return self.revive_queue == ORDER_QUEUE
 
     def encode(self) -> str:
@@ -90,18 +94,18 @@ def decode_handle(text: str) -> Handle:
 
 
 def start_info(topic: str, queue: int, start: int) -> str:
-    """Part of `startOffsetInfo` for one queue."""
+    """Make the part of `startOffsetInfo` for one queue."""
     return f"{retry_mark(topic)} {queue} {start}"
 
 
 def offsets_info(topic: str, queue: int, offsets: Iterable[int]) -> str:
-    """Part of `msgOffsetInfo` for one queue."""
+    """Make the part of `msgOffsetInfo` for one queue."""
     return f"{retry_mark(topic)} {queue} {','.join(map(str, offsets))}"
 
 
 def order_counts(topic: str, queue: int, counts: Iterable[tuple[int, int]]) -> list[str]:
-    """Part of `orderCountInfo` for one queue. `counts` has for each message (offset, how often it was
-    delivered before)."""
+    """Make the parts of `orderCountInfo` for one queue. `counts` has an item (offset, number of earlier
+    deliveries) for each message."""
     counts = list(counts)
     mark = retry_mark(topic)
     told = [f"{mark} qo{queue}%{offset} {count}" for offset, count in counts if count]
@@ -109,8 +113,9 @@ def order_counts(topic: str, queue: int, counts: Iterable[tuple[int, int]]) -> l
 
 
 def decode_info(text: str) -> dict[tuple[str, str], str]:
-    """Parse any of the three texts into (retry mark, queue) -> value; ValueError. A queue may be
-    `qo<queue>%<offset>`."""
+    """Parse a text as `start_info`, `offsets_info` or `order_counts` make it. Returns a map of (retry mark,
+    queue) to the value; in `orderCountInfo` the queue may be `qo<queue>%<offset>`. Raises ValueError for an
+    invalid text."""
     told: dict[tuple[str, str], str] = {}
     for item in text.split(";") if text else ():
         parts = item.split(" ")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 MAX_PROPERTIES_SIZE = 32767
-"""Bytes of the whole text at most: its length is a signed 16-bit number."""
+"""Limit, in bytes, of the text of all properties, because its length is a signed 16-bit number."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -47,12 +47,12 @@ MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 FIRST_POP_TIME = "1ST_POP_TIME"
 RESEND = "__RESEND"
-"""A property of this project: "1" says that the outcome of an earlier send of this message is not known. It
-is the last property."""
+"""Name of a property of this project. With the value "1" its producer says that the outcome of an earlier
+send of this message is not known. It is the last property of a message."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode as text, with a separator after every property. ValueError when a name or value contains a
+    """Encode as text, with a separator after every property. Raises ValueError if a name or value contains a
     separator."""
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
@@ -71,7 +71,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """One value from the encoded text without decoding the rest (hot path of the dispatcher)."""
+    """Find one value in the encoded text without decoding the rest (hot path of the dispatcher)."""
     needle = name + b"\x01"
     if raw.startswith(needle):
         start = len(needle)

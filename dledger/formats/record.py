@@ -1,6 +1,6 @@
 """CommitLog message record (MessageDecoder, CommitLog.CheckMessage): the body of every entry.
 
-Version 1 (magic 0xDAA320A7) has a topic length of one byte, version 2 (0xDAA320AB) of two. Hosts are
+In version 1 (magic 0xDAA320A7) the length of the topic has one byte, in version 2 (0xDAA320AB) two. Hosts are
 IPv4 (8 bytes) unless sysFlag says otherwise; we always store IPv4, as old clients read nothing else.
 """
 
@@ -16,10 +16,10 @@ MAGIC_V2 = 0xDAA320AB - (1 << 32)
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 
 FIXED = struct.Struct(">iiIiiqqiq8sq8siqi")
-"""Fields 1-15 up to the body length, with IPv4 hosts: 88 bytes."""
+"""Layout of fields 1-15 (up to the body length) with IPv4 hosts, 88 bytes."""
 FIXED_SIZE = 88
 MIN_SIZE = 91
-"""Bytes of an empty record of version 1: no body, no topic, no properties."""
+"""Size, in bytes, of the smallest record: version 1 without body, topic and properties."""
 PHYSICAL_OFFSET_AT = 28
 QUEUE_OFFSET_AT = 20
 STORE_TIMESTAMP_AT = 56
@@ -40,7 +40,7 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
 SYSTEM_TOPIC = "rmq_sys_dledger"
-"""Topic of entries that are not user messages; Apache's brokers never dispatch them, as their sysFlag is
+"""Topic of entries that are not user messages. Apache's brokers never dispatch them, because their sysFlag is
 0x4."""
 
 CRC_MASK = 0x7FFFFFFF
@@ -52,11 +52,12 @@ _LONG = struct.Struct(">q")
 
 
 class CorruptRecord(Exception):
-    """The bytes are not a message record."""
+    """Raised when the bytes are not a message record."""
 
 
 class Record(NamedTuple):
-    """A decoded record. `born_host`, `store_host`: raw IP and 4-byte port; times in ms since the epoch."""
+    """A decoded record. `born_host` and `store_host` are a raw IP and a port of 4 bytes; times are in ms
+    since the epoch."""
 
     size: int
     magic: int
@@ -78,7 +79,7 @@ class Record(NamedTuple):
 
 
 def record_size(body_size: int, topic_size: int, properties_size: int) -> int:
-    """Bytes of the record; the two text sizes are in UTF-8 bytes."""
+    """Size of a record in bytes. `topic_size` and `properties_size` are in bytes of UTF-8."""
     return MIN_SIZE + body_size + topic_size + properties_size + (1 if topic_size > MAX_TOPIC_V1 else 0)
 
 
@@ -126,10 +127,10 @@ def encode_record(
 
 
 def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with_body: bool = True) -> Record:
-    """Decode one record at `offset`, both versions and both kinds of hosts; CorruptRecord if there is no
-    record.
+    """Decode one record at `offset`, of either version and with either kind of hosts. Raises CorruptRecord if
+    there is no record.
 
-    The body CRC is not checked (`check_body_crc`); without `with_body` the body is empty bytes.
+    The body CRC is not checked (`check_body_crc`). Without `with_body` the body in the result is empty.
     """
     view = data if type(data) is bytes else memoryview(data)
     try:
@@ -205,12 +206,12 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
 
 
 def raw_properties(data: bytes | bytearray | memoryview) -> bytes:
-    """Properties of one record, as they are stored; CorruptRecord if there is no record."""
+    """Properties of one record, as they are stored. Raises CorruptRecord if there is no record."""
     return decode_record(data, with_body=False).properties.encode()
 
 
 def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
-    """Decode records back to back, as in the body of a pull response."""
+    """Decode records that follow each other, as in the body of a pull response."""
     records = []
     offset = 0
     while offset < len(data):
@@ -221,14 +222,14 @@ def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
 
 
 def check_body_crc(record: Record) -> bool:
-    """Whether the stored CRC fits the body as it is stored, before any decompression."""
+    """Whether the stored CRC matches the stored body (which may be compressed)."""
     return crc32(record.body) & CRC_MASK == record.body_crc
 
 
 def system_record(
     body: bytes, physical_offset: int, store_timestamp: int, store_host: bytes = bytes(8)
 ) -> bytes:
-    """Encode the record of an entry that is no user message (safety.md S10)."""
+    """Encode the record of an entry that is not a user message (safety.md S10)."""
     return encode_record(
         topic=SYSTEM_TOPIC,
         body=body,
@@ -241,5 +242,5 @@ def system_record(
 
 
 def system_record_size(body_size: int) -> int:
-    """Bytes of `system_record` for a body of this size."""
+    """Size, in bytes, of a `system_record` with a body of this size."""
     return record_size(body_size, len(SYSTEM_TOPIC), 0)

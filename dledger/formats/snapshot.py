@@ -3,8 +3,8 @@
 Layout: docs/reference/formats.md.
 
 A snapshot holds the state exactly at `index`, the last entry before log offset `pos`, where a segment begins
-(safety.md S20). All replicas of a group make equal snapshots: everything in a manifest depends on the log
-alone.
+(safety.md S20). All replicas of a group make equal snapshots, because everything in a manifest depends on the
+log alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 
 MANIFEST_FILE = "manifest"
 BEGINS_FILE = "begins"
-"""File that says where the log begins, as JSON: `pos`, and `replace` while a snapshot replaces the log."""
+"""JSON file that says where the log begins. It has `pos`, and `replace` while a snapshot replaces the log."""
 VERSION = 1
 MAX_PARTS = 1024
 _SIZE_BYTES = 4
@@ -35,11 +35,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a snapshot.
+    """Description of a boundary snapshot.
 
-    `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
-    when that entry holds no record. `config`: the configuration in force (`ConfigLog.state_at`), empty before
-    the group was formed.
+    `chain` is the chain value of entry `index`. `store_time_ms` is the store time of the record in that
+    entry, -1 if the entry holds no record. `config` is the configuration in force (`ConfigLog.state_at`),
+    empty before the group was formed.
     """
 
     index: int
@@ -54,7 +54,7 @@ class Manifest:
 
     @property
     def total(self) -> int:
-        """Bytes of the stream."""
+        """Size of the stream (`pack_stream`) in bytes."""
         return _SIZE_BYTES + len(encode_manifest(self)) + sum(part.size for part in self.parts.values())
 
 
@@ -67,8 +67,8 @@ def make_manifest(
     config: bytes,
     parts: Mapping[str, bytes],
 ) -> Manifest:
-    """Make the manifest of these parts (slow for large ones: use a worker). ValueError for an invalid
-    name."""
+    """Make the manifest of these parts. This is slow for large parts, so use a worker. Raises ValueError for
+    an invalid name, or too many parts."""
     for name in parts:
         if not name or "/" in name or name.startswith(".") or name == MANIFEST_FILE or len(name) > 64:
             raise ValueError(f"a part of a snapshot cannot be called {name!r}")
@@ -80,12 +80,12 @@ def make_manifest(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Bytes of the manifest file: JSON and a CRC line."""
+    """Make the content of the manifest file: JSON and a line with a CRC."""
     return encode_json(_fields(manifest))
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Inverse of `encode_manifest`; CorruptFile when the bytes cannot be trusted."""
+    """Inverse of `encode_manifest`. Raises CorruptFile if the bytes cannot be trusted."""
     value = decode_json(data)
     if value.get("version") != VERSION:
         raise CorruptFile(f"snapshot version {value.get('version')} is not {VERSION}")
@@ -103,7 +103,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def check_parts(manifest: Manifest, parts: Mapping[str, bytes]) -> None:
-    """Raise CorruptFile when these are not the parts that the manifest names."""
+    """Raise CorruptFile if these are not the parts that the manifest names."""
     if set(parts) != set(manifest.parts):
         raise CorruptFile("parts are missing, or more than the manifest names")
     for name, part in manifest.parts.items():
@@ -123,7 +123,7 @@ def pack_stream(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
 
 
 def unpack_stream(data: bytes) -> tuple[Manifest, dict[str, bytes]]:
-    """Inverse of `pack_stream`, with everything checked; CorruptFile."""
+    """Inverse of `pack_stream`. Raises CorruptFile if any check fails."""
     end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
     manifest = decode_manifest(data[_SIZE_BYTES:end])
     parts = {}

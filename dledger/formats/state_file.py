@@ -1,8 +1,10 @@
-"""Snapshot of the derived state under `<storePathRootDir>/state/`: a start reads it instead of the log.
+"""Snapshot of the derived state under `<storePathRootDir>/state/`. When a broker starts, it reads this file
+instead of the whole log.
 
-Content: msgpack of {applied, end_pos, state, term, version} behind a magic and a CRC-32. If it is missing,
-damaged, or belongs to another log, everything is replayed from the log (architecture rule 1). It relies on
-the ConsumeQueue files below its bounds, so those are fsynced before it is published by one rename.
+Content: msgpack of {applied, end_pos, state, term, version} behind a magic and a CRC-32. If the file is
+missing, damaged, or belongs to another log, everything is replayed from the log (architecture rule 1). The
+snapshot needs the ConsumeQueue files up to the queue ends that it holds. So these files are fsynced before
+the snapshot is published by one rename.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ class Snapshot:
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot that cannot be trusted; the log is replayed instead."""
+    """Raised when a snapshot cannot be trusted. The log is replayed instead."""
 
 
 def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | None = None) -> Iterator[bytes]:
-    """The body for `seal_snapshot`, one piece at a time. `term` is left out when it is not known."""
+    """Yield the body of the file (`seal_snapshot`), one piece at a time. `term` is left out if it is None."""
     yield msgpack.Packer().pack_map_header(4 if term is None else 5) + b"".join(
         map(msgpack.packb, ("applied", applied, "end_pos", end_pos, "state"))
     )
@@ -48,17 +50,17 @@ def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | Non
 
 
 def seal_snapshot(body: bytes) -> bytes:
-    """Make the bytes of the file from all pieces."""
+    """Make the bytes of the file from its whole body."""
     return _MAGIC + crc32(body).to_bytes(4, "big") + body
 
 
 def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState, term: int | None = None) -> bytes:
-    """Make the bytes of the file at once."""
+    """Make the bytes of the file in one step."""
     return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, state.copy(), term)))
 
 
 def unpack_snapshot(data: bytes, tables: Sequence[Source] = TABLES) -> Snapshot:
-    """Inverse of `pack_snapshot`; CorruptSnapshot with the reason."""
+    """Inverse of `pack_snapshot`. Raises CorruptSnapshot with the reason."""
     if data[:4] != _MAGIC:
         raise CorruptSnapshot("not a snapshot")
     body = data[8:]

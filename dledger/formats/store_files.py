@@ -45,7 +45,8 @@ SLOT_SIZE = 512
 SLOT_OFFSETS = (0, SLOT_SIZE)
 """Offsets of the two slots of the hard state."""
 MIRROR_OFFSET = 4096
-"""Each slot is written a second time this many bytes behind, so that one bad sector cannot lose a vote."""
+"""Distance, in bytes, between a slot and its second copy. There are two copies so that one bad sector cannot
+lose a vote."""
 HARD_STATE_SIZE = MIRROR_OFFSET + 2 * SLOT_SIZE
 CHECKPOINT_SIZE = 128
 _SLOT_HEAD = struct.Struct(">4sIQqH")
@@ -54,16 +55,16 @@ _MAX_VOTE_SIZE = SLOT_SIZE - _SLOT_HEAD.size - 4
 
 
 class CorruptFile(Exception):
-    """A small file of the store that cannot be trusted."""
+    """Raised when a small file of the store cannot be trusted."""
 
 
 def segment_name(start: int) -> str:
-    """File name of a segment, index file or ConsumeQueue file from its first byte's offset."""
+    """File name of the segment, index file or ConsumeQueue file whose first byte has this offset."""
     return f"{start:020d}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Offset of the first byte, or None for a file that is no segment."""
+    """Offset of the first byte of a file with this name; None if it is no name of a segment."""
     return int(name) if len(name) == 20 and name.isdigit() else None
 
 
@@ -76,7 +77,8 @@ class HardState:
 
 
 def encode_slot(sequence: int, state: HardState) -> bytes:
-    """One 512-byte slot: magic, version, sequence, term, vote, CRC-32 in the last 4 bytes."""
+    """Encode one slot of 512 bytes: magic, version, sequence, term, vote, and a CRC-32 in the last 4
+    bytes."""
     vote = (state.vote or "").encode()
     if len(vote) > _MAX_VOTE_SIZE:
         raise ValueError(f"the node id has {len(vote)} bytes; the limit is {_MAX_VOTE_SIZE}")
@@ -86,10 +88,10 @@ def encode_slot(sequence: int, state: HardState) -> bytes:
 
 
 def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
-    """The newer valid slot and its sequence number; None when neither can be read.
+    """Return the sequence number and the state of the newest valid slot; None if no slot is valid.
 
-    A slot that was never written reads as zeros. If all are unreadable, the node counts as wiped (safety.md
-    S7).
+    A slot that was never written has zeros, and is not valid. A node without a valid slot counts as wiped
+    (safety.md S7).
     """
     best: tuple[int, HardState] | None = None
     for offset in (*SLOT_OFFSETS, *(MIRROR_OFFSET + offset for offset in SLOT_OFFSETS)):
@@ -107,10 +109,11 @@ def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of a store (safety.md S18). `cluster` is empty until the group was formed or joined.
+    """Identity of the store of one node (safety.md S18).
 
-    `incarnation` is drawn when the directory is made, so a wiped node comes back with another identity.
-    `members` is the configuration with which the group was formed: node id -> incarnation.
+    `cluster` is the id of the group's log; it is empty until the group was formed or joined. `incarnation` is
+    a random id that is made with the directory, so a wiped node comes back with another identity. `members`
+    is the configuration with which the group was formed, as a map of node id to incarnation.
     """
 
     group: str
@@ -129,7 +132,7 @@ def encode_json(value: Identity | dict[str, object]) -> bytes:
 
 
 def decode_json(data: bytes) -> dict[str, object]:
-    """Inverse of `encode_json`; CorruptFile when the CRC does not fit."""
+    """Inverse of `encode_json`. Raises CorruptFile if the CRC does not match."""
     text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
     if not text or f"{crc32(text):08x}".encode() != crc:
         raise CorruptFile("the content does not match its CRC line")
@@ -143,7 +146,8 @@ def decode_json(data: bytes) -> dict[str, object]:
 
 
 def decode_identity(data: bytes) -> Identity:
-    """Read an identity file; CorruptFile when it cannot be trusted or comes from a newer version."""
+    """Read an identity file. Raises CorruptFile if the file cannot be trusted or comes from a newer
+    version."""
     value = decode_json(data)
     version = value.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -165,25 +169,27 @@ def decode_identity(data: bytes) -> Identity:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the log ended and what was committed when this was written: a hint, never a promise."""
+    """Where the log ended and what was committed when the file was written. Tools use it as a hint; it may be
+    out of date."""
 
     end_index: int = -1
     committed_index: int = -1
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Encode as Java properties text as DLedger writes it, with a CRC line as a comment, padded to a fixed
+    """Encode as the Java properties text that DLedger writes, with a CRC line as a comment, padded to a fixed
     size.
 
-    The file is overwritten in place without fsync. A torn one does not fit its CRC and is ignored.
+    The file is overwritten in place without fsync. A file that was only partly written does not match its CRC
+    and is ignored.
     """
     text = f"endIndex={checkpoint.end_index}\ncommittedIndex={checkpoint.committed_index}\n".encode()
     return (text + f"# crc={crc32(text):08x}\n".encode()).ljust(CHECKPOINT_SIZE, b"\n")
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
-    """Decode a checkpoint; None when it cannot be trusted. A file of Apache's has no CRC line and is accepted
-    as it is."""
+    """Decode a checkpoint; None if it cannot be trusted. A file of Apache's DLedger has no CRC line and is
+    accepted without one."""
     text, separator, crc = data.partition(b"# crc=")
     if separator and crc.strip() != f"{crc32(text):08x}".encode():
         return None

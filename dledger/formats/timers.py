@@ -1,9 +1,9 @@
 """Timer messages in the log, and the handles that recall them.
 
-A message that waits for a time is in the only queue of `rmq_sys_wheel_timer` (TimerMessageStore), and so is
-the record that recalls such a message. The third field of their ConsumeQueue units, which elsewhere holds the
+Messages that wait for a time are in the only queue of `rmq_sys_wheel_timer` (TimerMessageStore). Records that
+recall such messages are there, too. The third field of their ConsumeQueue units, which elsewhere holds the
 tag code, is the time at which they are due, as in RocketMQ's delay levels. So the next due messages are found
-in the queue alone.
+by reading the queue alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from dledger.formats.properties import TIMER_DEL_UNIQKEY, TIMER_OUT_MS, find_pro
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 MAX_DUE_MS = (1 << 62) - 1
-"""Latest due time, in ms since the epoch. Together with the bit for a recall it is a signed 64-bit number."""
+"""Latest due time, in ms since the epoch. With the bit for a recall (`timer_code`) it still is a signed
+64-bit number."""
 MAX_HANDLE = 2048
-"""Characters of a handle at most; a longer one is refused."""
+"""Limit, in characters, of a handle; a longer one is refused."""
 _OUT, _RECALL = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode()
 _VERSION = "v1"
 _INVALID = "recall handle is invalid"
 
 
 def timer_code(properties: bytes) -> int:
-    """Third field of the unit of a record in `TIMER_TOPIC`: twice the time in ms at which it is due, plus 1
-    for a recall; 0 if it has no time and does not wait."""
+    """Third field of the ConsumeQueue unit of a record in `TIMER_TOPIC`. It is twice the time in ms at which
+    the record is due, plus 1 for a recall; 0 if the record has no time and does not wait."""
     text = find_property(properties, _OUT)
     if text is None or not text.isdigit() or len(text) > 19:
         return 0
@@ -37,7 +38,8 @@ def timer_code(properties: bytes) -> int:
 
 
 class RecallHandle(NamedTuple):
-    """Handle that a producer gets for each timer message (RecallMessageHandle.HandleV1). `due` is in ms."""
+    """Handle with which a producer can recall a timer message (RecallMessageHandle.HandleV1). `due` is in
+    ms."""
 
     topic: str
     broker_name: str
@@ -51,7 +53,8 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def decode(cls, handle: str) -> RecallHandle:
-        """Inverse of `encode`; ValueError. A time that is not a number becomes -1, as in RocketMQ."""
+        """Inverse of `encode`. Raises ValueError for an invalid handle. A time that is not a number becomes
+        -1, as in RocketMQ."""
         if not 0 < len(handle) <= MAX_HANDLE:
             raise ValueError(_INVALID)
         try:

@@ -1,4 +1,5 @@
-"""Sealing by the leader: index, pos and CRCs are assigned synchronously and cannot fail (safety.md S12).
+"""Sealing by the leader: an entry gets its index, pos and CRCs. This is synchronous and cannot fail
+(safety.md S12).
 
 Every check that may refuse an entry is made before. Entries added in one turn of the event loop go out as one
 batch: one write, one push per follower, one fsync.
@@ -27,8 +28,8 @@ from dledger.messages import Code
 
 
 class Run:
-    """A run of entries that are sealed one after the other without one call each. `Appender.open_run` returns
-    it.
+    """A run of entries which are sealed one after the other without a call for each. `Appender.open_run`
+    returns it.
 
     The caller advances `index`, `pos` and `chain`, and adds the bytes of the entries to `parts` and their
     sizes to `sizes`. It must close the run in the same turn of the loop, before anything else is added.
@@ -110,18 +111,22 @@ class Appender:
         may_cover: Callable[[], bool] = lambda: True,
         state_version: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`known_kinds` are the kinds of entries that every program knows; others wait until `may_write`
-        allows them. `may_cover` says whether all voters know CRCs that cover the channel; it is asked once in
-        each turn of the loop. A log whose last entry has such a CRC keeps using them, because all its readers
-        must know them already (decision 0014). `state_version` is the version of the state machine's
-        operations that all voters read."""
+        """Make an appender for the leadership of this term.
+
+        * `known_kinds`: the kinds of entries that every program knows. Others are refused until `may_write`
+          allows them.
+        * `may_cover`: whether all voters know CRCs that cover the channel. It is asked once in each turn of
+          the loop. A log whose last entry has such a CRC keeps using them, because all its readers must know
+          them already (decision 0014).
+        * `state_version`: the version of the state machine's operations that all voters can read.
+        """
         if log.last_chain is None:
             raise InvariantBroken(f"the last entry of this leader, {log.last_index}, is corrupt")
         self.term = term
         self.paused = False
-        """Whether leadership is being handed over."""
+        """Whether leadership is being handed over; then no entry is accepted."""
         self.disk_full = False
-        """Whether the disk is above its limit; then clients can add nothing."""
+        """Whether the use of the disk is above its limit; then no entry of a client is accepted."""
         self._log = log
         self._max_entry = max_entry_bytes
         self._known_kinds = known_kinds
@@ -174,7 +179,8 @@ class Appender:
 
     @property
     def disk_lag(self) -> float:
-        """How far this disk is behind the commit, as a share of what may be pending; 1.0 means all of it."""
+        """How far this disk is behind the commit index, as a share of the entries or bytes that may be
+        pending. 1.0 is the limit."""
         log = self._log
         return max(
             (self._committed_pos - log.durable_pos) / self._pending_bytes,
@@ -188,12 +194,12 @@ class Appender:
 
     @property
     def max_batch(self) -> int:
-        """Most bytes that `reserve` accepts."""
+        """Largest size, in bytes, that `reserve` accepts."""
         return min(self._max_entry, self._log.segment_size - 8)
 
     def reserve(self, total_size: int) -> int:
-        """Position of the first entry of `total_size` bytes (headers and bodies). Starts a new segment if
-        they do not fit."""
+        """Return the position for the first of some entries with `total_size` bytes (headers and bodies). If
+        they do not fit into the segment, the log continues in a new one."""
         size = self._log.segment_size
         if total_size > self._max_entry:
             raise ValueError(f"the entry or batch has {total_size} bytes; the limit is {self._max_entry}")
@@ -208,10 +214,10 @@ class Appender:
     def add(
         self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
     ) -> int:
-        """Seal one entry whose body is `parts` joined (`size` bytes), at the position that `reserve`
-        returned.
+        """Seal one entry, at the position that `reserve` returned, and return its index. The body is `parts`
+        joined (`size` bytes).
 
-        ValueError for a kind that some voter's program does not know (`Node.may_write`).
+        Raises ValueError for a kind that some voter's program does not know (`Node.may_write`).
         """
         if kind not in self._known_kinds and not self._may_write(kind):
             raise ValueError(
@@ -251,25 +257,25 @@ class Appender:
         return index
 
     def open_run(self) -> Run | None:
-        """Begin a run of entries with messages, which are not checked here. None when an entry would be
-        refused now, or little space is left on the disk."""
+        """Begin a run of entries with messages. The caller keeps to the limits in the run. None if an entry
+        would be refused now, or little space is left on the disk."""
         if self._log.short_of_space or self.refusal is not None:
             return None
         return self._run()
 
     def close_run(self, run: Run) -> None:
-        """End the run: its entries are sealed."""
+        """End the run. Its entries are sealed then."""
         self._close(run, [0] * len(run))
 
     def open_batch(self, total_size: int) -> Run:
         """Begin a run of entries that are part of a batch of `total_size` bytes. The caller has checked that
-        there is room; each entry records how many entries follow it."""
+        there is room. In each entry it records how many entries of the batch follow."""
         self.reserve(total_size)
         return self._run()
 
     def close_batch(self, run: Run, following: int) -> None:
-        """End the run: its entries are sealed. `following` more entries of its batch are still to be
-        added."""
+        """End the run. Its entries are sealed then. `following` is the number of entries of its batch that
+        are still to be added."""
         self._close(run, list(range(len(run) - 1 + following, following - 1, -1)))
         if len(run):
             self._batched = True
@@ -305,20 +311,20 @@ class Appender:
         return self.add_reserved(body, kind)
 
     def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
-        """Seal a system entry at the position that `reserve` returned, as part of a batch."""
+        """Seal a system entry (`add_system`) at the position that `reserve` returned, as part of a batch."""
         size = system_record_size(len(body))
         record = system_record(body, self._next_pos + HEADER_SIZE, self.now_ms())
         return self.add((record,), size, kind, batch_remaining)
 
     @property
     def state_version(self) -> int:
-        """Version of the state machine's operations that all voters read; newer operations must not be
+        """Version of the state machine's operations that all voters can read. Newer operations must not be
         written yet."""
         return self._state_version()
 
     def now_ms(self) -> int:
-        """Store time of the entries added in this turn of the loop, in ms; never before the newest
-        record's."""
+        """Store time of the entries added in this turn of the loop, in ms. It is never before that of the
+        newest record."""
         if not self._scheduled:
             self._begin_turn()
         if self._now_ms < 0:
@@ -344,7 +350,8 @@ class Appender:
         self._schedule()
 
     def committed(self, index: int, pos: int) -> None:
-        """The commit index moved: uncommitted entries are counted from here (see `refusal`)."""
+        """Note that entries up to `index`, whose entry ends at `pos`, are committed. Entries behind it count
+        as pending (see `refusal`)."""
         self._committed_index = index
         self._committed_pos = pos
 

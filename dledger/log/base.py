@@ -1,4 +1,4 @@
-"""The beginning of a log: nothing, or a snapshot, lies before its first entry (safety.md S20). Pure."""
+"""The beginning of a log: before its first entry lies nothing, or a snapshot (safety.md S20). Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """The entry before the first one held, and where the log continues after it.
+    """The entry before the first one of the log, and the position `pos` where the log begins.
 
-    `chain` is None when that entry is not known: the log begins late, and no snapshot describes what came
-    before.
+    `chain` is None if that entry is not known, because the log begins late and no snapshot describes what
+    came before.
     """
 
     index: int

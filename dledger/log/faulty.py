@@ -1,8 +1,9 @@
 """The entries of a log that are known to be corrupt, as a small set of index ranges. Pure.
 
-For each entry a node answers *have* (it is in the log and not in this set), *faulty* (it is in the log, was
-durable once and can no longer be read), or *never had* (the log ends before it). Only faulty entries are
-repaired, and neither of the first two kinds is ever cut on doubt (safety.md S4).
+Each entry is in one of three states on a node: *have* (it is in the log and not in this set), *faulty* (it is
+in the log, was durable once and can no longer be read), or *never had* (the log ends before it). Only faulty
+entries are repaired. A node never cuts an entry that it has, or that is faulty, because of a doubt (safety.md
+S4).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterator
 
 
 class FaultyEntries:
-    """Disjoint, sorted ranges `first..last`; adjacent ranges are joined."""
+    """A set of indexes, held as disjoint, sorted ranges `first..last`. Adjacent ranges are joined."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
-        """Read only for callers; it is public because each message asks several times whether there are
-        any."""
+        """The ranges; callers must not change them. They are public because for each message several places
+        check whether there are any."""
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
@@ -45,7 +46,7 @@ class FaultyEntries:
         return None
 
     def add(self, first: int, last: int) -> bool:
-        """Add entries `first..last`; True when some of them were not known to be faulty."""
+        """Add entries `first..last`. Returns True if some of them were not known to be faulty."""
         if last < first or any(begin <= first and last <= end for begin, end in self.ranges):
             return False
         kept = []
@@ -58,7 +59,7 @@ class FaultyEntries:
         return True
 
     def remove(self, first: int, last: int) -> None:
-        """Remove entries `first..last`: they are whole again, or have left the log."""
+        """Remove entries `first..last`, which are whole again or no longer in the log."""
         kept = []
         for begin, end in self.ranges:
             if begin < first:
@@ -68,6 +69,6 @@ class FaultyEntries:
         self.ranges = kept
 
     def truncate(self, index: int) -> None:
-        """Remove entries from `index` on: they have left the log."""
+        """Remove entries from `index` on, which are no longer in the log."""
         if self.ranges:
             self.remove(index, max(index, self.ranges[-1][1]))

@@ -1,10 +1,10 @@
 """Writes the tail of a log to disk in groups, each with one positional write and one fdatasync (architecture
 rule 4).
 
-Index units are written after the fsync (S4), the units of many groups at once. Room is reserved before it is
-needed: segments in the pool and blocks of the index files. When there is no room, the tail waits
-(`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse new entries. A failed *write*,
-however, is final (S3).
+The tail is what is sealed and not yet in the file. Index units are written after the fsync (S4), those of
+many groups at once. Room is reserved before it is needed: segments in the pool and blocks of the index files.
+When there is no room, the tail waits (`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse
+new entries. A failed *write*, however, is final (S3).
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ from dledger.log.writes import NotingWorkers
 from dledger.runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
-"""Bytes of the tail that one write takes at most, so that acknowledgements keep flowing."""
+"""Size, in bytes, after which a group write takes no further batch, so that acknowledgements are not
+delayed."""
 ASYNC_SYNC_INTERVAL_S = 0.05
-"""With ASYNC_FLUSH: how often written entries are fsynced while writes continue."""
+"""With ASYNC_FLUSH: seconds between two fsyncs of written entries while writes continue."""
 INDEX_GROUPS = 64
-"""Number of group writes after which their index units are written, in the job of the next group."""
+"""Number of batches without index units at which these units are written, in the job of the next group."""
 INDEX_DELAY_S = 0.05
 """Seconds after which index units are written in any case. Until then entries are found in memory. With
 ASYNC_FLUSH it is also how long the last part of the tail waits for its fsync."""
 ROOM_RETRY_S = 0.25
-"""Seconds after which a tail that found no room tries again."""
+"""Seconds until a tail for which there was no room is tried again."""
 MAX_SKEW_MS = 1000
-"""Milliseconds. If the wall clock is further behind the newest record, one warning is logged until it is
-right again (safety.md S15)."""
+"""Limit, in ms, for how far the wall clock may be behind the newest record. If it is further behind, one
+warning is logged (safety.md S15). The next warning comes only after the clock was right again."""
 BUSY_S = 0.2
-"""The log counts as in use for this long after a group write."""
+"""Seconds after a group write for which the log counts as in use."""
 UNITS_AHEAD = 4096
-"""On a full disk, entries are sealed only while this many further index units have their blocks."""
+"""On a full disk, entries are sealed only if this many further index units have their blocks."""
 
 
 class FlushStats(msgspec.Struct, frozen=True):
@@ -98,19 +99,19 @@ class FlushedLog(MendableLog):
         """Whether index units should be written now: they waited long enough, or there are enough of them."""
         self._runs = False
         self._idle = False
-        """Whether the flusher runs, and waits to be woken."""
+        """Whether the flusher is running and waits to be woken."""
         self._failure: BaseException | None = None
         """Error of a group write for which no caller waited."""
         self.short_of_space: bool = False
         """Whether the disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
-        """Records, blocking, that all entries up to this index are written. Called before another node or a
-        client is notified of them, and before a cut."""
+        """Callback, blocking, which records that all entries up to this index are written. It is called
+        before another node or a client is notified of these entries, and before a cut."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
         self.before_roll: Callable[[], Awaitable[None]] | None = None
-        """Records, before the log continues in the next segment, what a later start could not find in this
-        one (OSError when there is no room for it)."""
+        """Callback before the log continues in the next segment. It records what a later start could not find
+        in this segment. It raises OSError if there is no room for that."""
 
     # Appending
 
@@ -137,12 +138,14 @@ class FlushedLog(MendableLog):
             self.covered: bool = batch.data[last + CHANNEL_OFFSET] >= 0x80
 
     def flush(self) -> None:
-        """Start writing the tail: at once if one job of the worker is enough, else by the flusher."""
+        """Start writing the tail. If one job of the worker is enough, it is started at once; otherwise the
+        flusher does it."""
         if self._unwritten and not self._begin():
             self._wake.set()
 
     def store_time_now(self) -> int:
-        """Store time for the next record, in ms: the clock's, but never before the newest one's (S15)."""
+        """Store time for the next record, in ms. It is the clock's time, but never before that of the newest
+        record (S15)."""
         wall = self.look_at_clock()
         behind = self.newest_ms - wall
         if behind > MAX_SKEW_MS and not self._skew_told:
@@ -151,8 +154,8 @@ class FlushedLog(MendableLog):
         return max(wall, self.newest_ms)
 
     def look_at_clock(self) -> int:
-        """The current time in ms. Also called when nothing is appended, so that every leap of the clock is
-        noticed."""
+        """The current time in ms. This is also called when nothing is appended, so that every leap of the
+        clock is noticed."""
         before = self.clock.ahead_ms
         now = self.clock.look(self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000)
         ahead = self.clock.ahead_ms
@@ -161,7 +164,8 @@ class FlushedLog(MendableLog):
         return now
 
     async def run_flusher(self) -> None:
-        """Write the tail until cancelled. A failed write or fsync is final: NodeFailed (S3)."""
+        """Write the tail until cancelled. Raises NodeFailed after a failed write or fsync, which is final
+        (S3)."""
         self._runs = True
         try:
             while True:
@@ -196,8 +200,9 @@ class FlushedLog(MendableLog):
         raise error
 
     def _begin(self) -> bool:
-        """Start a group write from here. The flusher would start it one turn of the loop later, and learn of
-        its end another turn later. False where more than that write is needed."""
+        """Start a group write at once. The flusher would start it one turn of the loop later, and would see
+        its end another turn later. Returns False if that is not possible, or more than one write is
+        needed."""
         if not self._idle or self._wake.is_set() or self._io.locked():
             return False
         group = self._next_group()
@@ -224,7 +229,7 @@ class FlushedLog(MendableLog):
         _: None,
         error: BaseException | None,
     ) -> None:
-        """The group write that `_begin` started has ended."""
+        """Handle the end of the group write that `_begin` started."""
         if error is None:
             try:
                 self._written(group, units, began)
@@ -261,7 +266,7 @@ class FlushedLog(MendableLog):
             await self._sync_written()
 
     def _written(self, group: list[Batch], units: tuple[int, bytes] | None, began: float) -> None:
-        """Take note that a group is in its file, and notify those that wait."""
+        """Note that a group is in its file, and notify those that wait for that."""
         for batch in group:
             self._unwritten.popleft()
             self._unindexed.append(batch)
@@ -308,7 +313,7 @@ class FlushedLog(MendableLog):
         return write
 
     async def _sync_written(self) -> None:
-        """With ASYNC_FLUSH: fsync what was written, so that its index units may follow."""
+        """With ASYNC_FLUSH: fsync what was written, so that the index units of these entries may follow."""
         if self._synced_index < self.durable_mark:
             target = self.durable_mark
             for start in sorted({self._segments.start_of(batch.pos) for batch in self._unindexed}):
@@ -328,7 +333,8 @@ class FlushedLog(MendableLog):
         self._wake.set()
 
     def _pack_units(self) -> tuple[int, bytes] | None:
-        """Index units of the batches that are fsynced and not yet in the index files."""
+        """Pack the index units of batches that are fsynced and not yet in the index files: (first index,
+        bytes). None if there are none."""
         pack = INDEX_UNIT.pack
         parts = []
         first = -1
@@ -366,15 +372,16 @@ class FlushedLog(MendableLog):
             await run(Lane.FLUSH, self._sync_index_names)
 
     def _reserve_units(self, first: int, count: int) -> bool:
-        """A worker's job. It raises NoRoom, because an OSError would count as a failed write."""
+        """Job of a worker: reserve room for index units. It raises NoRoom, because an OSError would count as
+        a failed write."""
         try:
             return self._index.create(first, count)
         except OSError as error:
             raise _not_prepared(error, f"cannot make an index file in {self._dir}") from error
 
     def _sync_index_names(self) -> None:
-        """A worker's job. If the directory could not be opened, no fsync was tried; an fsync that failed is
-        final."""
+        """Job of a worker: make the names of index files durable. If the directory cannot be opened, no fsync
+        was tried, and NoRoom or NodeFailed is raised. An fsync that failed is final."""
         try:
             self._index.sync_names()
         except OSError as error:
@@ -385,12 +392,14 @@ class FlushedLog(MendableLog):
             raise NoRoom(f"cannot sync the names of index files in {self._dir}: {error}") from error
 
     async def sync_index(self) -> None:
-        """Make the index units written so far durable. An OSError is final (S3): see `keep_index`."""
+        """Make the index units written so far durable. After an OSError the node must end (S3), as in
+        `keep_index`."""
         for start in self._index.dirty():
             await self._env.workers.run(Lane.FLUSH, self._index.sync, start)
 
     async def keep_index(self) -> None:
-        """`sync_index` at intervals, so that the durable mark never lags far."""
+        """Call `sync_index`, and end the node if it fails. This is called at intervals, so that the durable
+        mark is never far behind."""
         try:
             await self.sync_index()
         except OSError as error:
@@ -431,7 +440,7 @@ class FlushedLog(MendableLog):
         return start + (size if fits else 2 * size) <= self._prepared_end()
 
     def can_store(self, pos: int) -> bool:
-        """Whether a segment exists, or is prepared, for an entry at `pos`."""
+        """Whether a segment exists, or can be prepared, for an entry at `pos`."""
         return not self.short_of_space or self._segments.start_of(pos) < self._prepared_end()
 
     def _prepared_end(self) -> int:
@@ -440,7 +449,8 @@ class FlushedLog(MendableLog):
         return end + self.pool.ready * self._segments.size
 
     async def measure(self) -> DiskUsage:
-        """Measure the disk and note whether it is short of space. OSError when the system gives no answer."""
+        """Measure the disk and note whether it is short of space. Raises OSError if the system gives no
+        answer."""
         usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
         if usage.free < self.pool.least_free:
             self._say_short(f"{usage.free} bytes are free in {self._dir}")
@@ -481,7 +491,8 @@ class FlushedLog(MendableLog):
     # Failing
 
     async def poison(self, error: OSError) -> NoReturn:
-        """Leave a marker if the disk still allows it, then end the node: an fsync is never retried (S3)."""
+        """Leave a marker if the disk still allows it, then raise NodeFailed, which ends the node. An fsync is
+        never retried (S3)."""
         self._writes.note(error)
         await self._leave_marker(error)
         raise NodeFailed(
@@ -505,8 +516,9 @@ def _failed(error: OSError) -> str:
 def _not_prepared(error: OSError, text: str) -> Exception:
     """Turn an error from preparing a file into the error to raise. No entry was being written at the time.
 
-    A full disk, or too many open files, is waited out. A refusal by the system (rights, a limit on sizes, a
-    read-only mount) ends the node; its store is intact. A device error counts like that of a write (S3).
+    If the disk is full, or too many files are open, that is NoRoom, and the caller tries again later. A
+    refusal by the system (rights, a limit on sizes, a read-only mount) ends the node; its store is intact. A
+    device error counts like that of a write (S3).
     """
     if error.errno in PASSING:
         return NoRoom(f"{text}: {error}")

@@ -1,5 +1,8 @@
-"""Term and vote on disk (safety.md S7). Two slots are written in turn, so that a torn write leaves the other
-one intact. Both are mirrored in another block, so that damage in one place does not lose a vote."""
+"""Term and vote on disk (safety.md S7).
+
+Two slots are written in turn, so that a torn write leaves the other slot intact. Both slots are mirrored in
+another block, so that damage in one place does not lose a vote.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ class HardStateFile:
         self._file = file
         self._sequence = sequence
         self.loaded = state
-        """Content of the file when it was opened; None when no slot could be read (a new or damaged store):
-        see `begin`."""
+        """Content of the file when it was opened. None if no slot could be read, because the store is new or
+        damaged; then `begin` is called."""
 
     @classmethod
     def open(cls, files: Files, directory: str) -> HardStateFile:
-        """Open or create. The caller syncs the directory before the first save."""
+        """Open the file, or create it. The caller syncs the directory before the first save."""
         file = files.open(f"{directory}/{HARD_STATE_FILE}", create=True)
         if file.size() < HARD_STATE_SIZE:
             file.allocate(HARD_STATE_SIZE)
@@ -37,10 +40,10 @@ class HardStateFile:
         return cls(file, 0, None) if found is None else cls(file, found[0], found[1])
 
     def settle(self) -> None:
-        """Make durable what was read: the process may have died between a write and its fsync (S2).
+        """Make durable what was read, because the process may have died between a write and its fsync (S2).
 
-        The same slot is written again, so that a torn write leaves the other one intact. A lost copy is
-        restored.
+        The same slot is written again, so that a torn write leaves the other slot intact. A lost copy of a
+        slot is restored.
         """
         if self.loaded is not None:
             self._write(self._sequence, self.loaded)

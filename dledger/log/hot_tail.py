@@ -24,7 +24,8 @@ class Batch(NamedTuple):
 
 
 def cut_batch(batch: Batch, first: int, max_bytes: int) -> tuple[int, int]:
-    """(last index, bytes) of a run from `first` of about `max_bytes`; a client batch is not split (S11)."""
+    """Return (last index, bytes) of about `max_bytes` of entries from `first` on. A client batch is not split
+    (S11)."""
     if first == batch.first and batch.end_pos - batch.pos <= max_bytes:
         return batch.last, batch.end_pos - batch.pos
     size = 0

@@ -23,7 +23,7 @@ from dledger.log.hot_tail import Batch
 
 @dataclass
 class Run:
-    """A checked frame: consecutive entries from `first` on."""
+    """A checked frame: consecutive entries, of which `first` is the first index."""
 
     first: int
     pos: int
@@ -78,7 +78,8 @@ class Run:
 def check_run(
     data: bytes, first: int, last: int, pos: int, min_term: int, max_term: int, previous_chain: int | None
 ) -> Run:
-    """Parse and check a frame of entries `first..last`, the first at `pos`; CorruptEntry if a check fails.
+    """Parse and check a frame of entries `first..last`, the first of them at `pos`. Raises CorruptEntry if a
+    check fails.
 
     `previous_chain` is the chain value of entry `first - 1`, None when it is not available.
     """

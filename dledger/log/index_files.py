@@ -1,11 +1,12 @@
-"""Index files: 32 bytes per entry at `index * 32`. The last unit is the durable mark (safety.md S4).
+"""Index files: a unit of 32 bytes for each entry, at `index * 32`. The last unit is the durable mark
+(safety.md S4).
 
-Units are written only for entries that are fsynced already. Blocks are reserved ahead of the writing, so that
-a full disk is met while preparing and never by a write. Units have no CRC: a unit that was read may be
-corrupt, and a caller that needs certainty compares it with the entry (see recovery_scan.py).
+Units are written only for entries that are fsynced already. Blocks are reserved ahead of the writing, so a
+full disk stops a preparation and never a write. Units have no CRC. A unit that was read may be corrupt, and a
+caller that needs certainty compares it with the entry (see recovery_scan.py).
 
-Everything is read with `pread`: an I/O error is then a value, and counts as a missing unit. The event loop
-reads only what is in memory (`unit_now`); a worker fetches the rest (`fetch`; safety.md S8).
+Everything is read with `pread`, because then an I/O error can be caught; such a unit counts as missing. The
+event loop reads only what is in memory (`unit_now`); a worker fetches the rest (`fetch`; safety.md S8).
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from dledger.log.reading import read_around_errors
 from dledger.runtime import File, Files
 
 RESERVE_STEP = 4 * 1024 * 1024
-"""Bytes of blocks reserved at a time (131,072 units): few enough for a small disk."""
+"""Number of bytes whose blocks are reserved at a time (131,072 units). It is small enough for a small
+disk."""
 _PIECE = 256 * 1024
-"""Bytes of one read or write while a whole file is processed."""
+"""Size, in bytes, of one read or write while a whole file is processed."""
 FETCHED = 2048
-"""Units brought into memory at a time (64 KiB), because a reader usually continues with the neighbours."""
+"""Number of units loaded into memory at a time (64 KiB). A reader usually continues with the neighbours of a
+unit."""
 
 
 class NotInMemory(Exception):
-    """The unit is not in memory; reading it would block."""
+    """Raised when a unit is not in memory, so that reading it would block."""
 
 
 class IndexFiles:
-    """The directory `index`. Methods block (FLUSH lane), except `unit_now`, `believe_lost`, `look_again` and
-    `lacks`."""
+    """The directory `index`. Methods block and belong into the FLUSH lane, except `unit_now`, `believe_lost`,
+    `look_again` and `lacks`."""
 
     def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
         self._files = files
@@ -42,7 +45,8 @@ class IndexFiles:
         self._dirty: dict[int, File] = {}
         self._unsynced_names = False
         self._unreadable: set[int] = set()
-        """Entries whose units a worker could not read, until they are written again or examined."""
+        """Entries whose units a worker could not read. An entry stays here until its unit is written again or
+        examined."""
 
     def open(self) -> None:
         """Open all index files."""
@@ -56,9 +60,9 @@ class IndexFiles:
                 self._reserved[start] = 0
 
     def unit(self, index: int) -> IndexUnit | None:
-        """The unit of an entry; None when it was not written, cannot be read or belongs to another entry.
+        """The unit of an entry; None if it was not written, cannot be read or belongs to another entry.
 
-        OSError when that says nothing about the unit, for example when memory is short.
+        Raises OSError if the error says nothing about the unit, for example when memory is short.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
@@ -73,7 +77,7 @@ class IndexFiles:
             return None
 
     def unit_now(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, for the event loop; `NotInMemory` when it must be loaded by `fetch` first."""
+        """The unit of an entry, for the event loop. Raises `NotInMemory` if `fetch` must load it first."""
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         file = self._open.get(start)
@@ -90,10 +94,10 @@ class IndexFiles:
         return _unit(data, index)
 
     def fetch(self, index: int) -> bool:
-        """Load a unit and its neighbours (`FETCHED`) into memory; for a worker of any lane.
+        """Load a unit and its neighbours (`FETCHED`) into memory; for a worker of any lane. Returns False if
+        the unit cannot be read; then call `believe_lost`.
 
-        False when it cannot be read: then call `believe_lost`. OSError when that says nothing about the unit,
-        for example when too many files are open.
+        Raises OSError if the error says nothing about the unit, for example when too many files are open.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
@@ -111,11 +115,12 @@ class IndexFiles:
             file.close()
 
     def believe_lost(self, index: int) -> None:
-        """Count the unit as missing until it is written again or examined: `fetch` failed."""
+        """Count the unit as missing because `fetch` failed. It counts so until it is written again or
+        examined."""
         self._unreadable.add(index)
 
     def look_again(self, first: int, last: int) -> None:
-        """Trust the files again: the units of entries `first..last` were examined by a worker."""
+        """Trust the files again for the units of entries `first..last`, because a worker examined them."""
         if self._unreadable:
             self._unreadable.difference_update(range(first, last + 1))
 
@@ -154,8 +159,8 @@ class IndexFiles:
         self.look_again(first, first + len(units) // INDEX_UNIT_SIZE - 1)
 
     def drop_before(self, first: int) -> bool:
-        """Remove the files that hold only units of entries before `first`. True while names are not durable:
-        then call `sync_names` as another job.
+        """Remove the files that hold only units of entries before `first`. Returns True while the removal of
+        names is not durable; then call `sync_names` as another job.
 
         The file that holds the unit of `first` keeps the units before it; they are not read any more.
         """
@@ -179,7 +184,8 @@ class IndexFiles:
             self._files.unlink(f"{self._dir}/{name}")
 
     def distrust(self, first: int, last: int) -> None:
-        """Units of entries `first..last` were read and may not be durable: the next sync covers them (S2)."""
+        """Note that units of entries `first..last` were read but may not be durable. The next sync covers
+        them (S2)."""
         for start in sorted(self._open):
             if start + self._size > first * INDEX_UNIT_SIZE and start <= last * INDEX_UNIT_SIZE:
                 self._dirty[start] = self._open[start]
@@ -197,7 +203,8 @@ class IndexFiles:
             self._dirty.pop(start, None)
 
     def clear_from(self, first: int) -> list[File]:
-        """Zero all units from entry `first` on, holes included. Return the files to fsync."""
+        """Overwrite all units from entry `first` on with zeros, also those behind holes. Return the files to
+        fsync."""
         touched = []
         for start in sorted(self._open):
             file = self._open[start]
@@ -212,8 +219,8 @@ class IndexFiles:
         return touched
 
     def last_unit(self) -> IndexUnit | None:
-        """The durable mark: the last unit written, which may belong to an entry before the log. Reads a whole
-        file."""
+        """The durable mark: the last unit that was written. It may belong to an entry before the log. Reads a
+        whole file."""
         for start in sorted(self._open, reverse=True):
             end = self._used_end(self._open[start])
             while end > 0:
@@ -255,10 +262,10 @@ class IndexFiles:
         )
 
     def create(self, first: int, count: int) -> bool:
-        """Make missing files and reserve blocks. True while names are new: then call `sync_names` as another
-        job.
+        """Make missing files and reserve blocks. Returns True while names of new files are not durable; then
+        call `sync_names` as another job.
 
-        OSError (ENOSPC) when there is no room; it can be tried again, and nothing is lost.
+        Raises OSError (ENOSPC) if there is no room. The call can be repeated, and nothing is lost.
         """
         at = first * INDEX_UNIT_SIZE
         end = at + max(count, 1) * INDEX_UNIT_SIZE
@@ -293,9 +300,11 @@ class IndexFiles:
         self._unsynced_names = False
 
     def _used_end(self, file: File) -> int:
-        """Bytes of a file up to its last one that is not zero, rounded up to a unit.
+        """Size, in bytes, of the used part of a file: up to its last byte that is not zero, rounded up to a
+        unit.
 
-        It does not use bisection: corrupt bytes or a hole in the middle must not hide units behind them.
+        It does not use bisection, because corrupt bytes or a hole in the middle must not hide the units
+        behind them.
         """
         end = min(file.size(), self._size)
         zeros = bytes(_PIECE)

@@ -1,5 +1,8 @@
-"""Index units for the event loop (safety.md S8). They are read where they are in memory. Otherwise a worker
-loads them; the caller gets `ColdUnit` and asks again afterwards, as `settled` does."""
+"""Index units for the event loop (safety.md S8).
+
+Units in memory are read at once. A worker loads the others; meanwhile the caller gets `ColdUnit` and asks
+again afterwards, as `settled` does.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,14 @@ from dledger.runtime import Env, Lane
 T = TypeVar("T")
 
 RETRY_S = 0.1
-"""Seconds until a unit that could not be read (for example because too many files were open) is tried
-again."""
+"""Seconds until a unit is read again that could not be read, for example because too many files were open."""
 
 
 class ColdUnit(Exception):
-    """An index unit is not in memory and is being loaded: ask again when `fetched` is done.
+    """Raised when an index unit is not in memory. It is being loaded; ask again when `fetched` is done.
 
-    Wait for it with `asyncio.wait`: others may wait for the same future, which a cancelled `await` would
-    cancel.
+    Wait for `fetched` with `asyncio.wait`. Others may wait for the same future, and a cancelled `await` would
+    cancel it for them, too.
     """
 
     def __init__(self, fetched: asyncio.Future[None]) -> None:
@@ -40,16 +42,17 @@ async def settled(look: Callable[[], T]) -> T:
 
 
 class UnitsAtHand:
-    """Index units of written entries, for the event loop."""
+    """Gives the event loop the index units of written entries."""
 
     def __init__(self, env: Env, index: IndexFiles) -> None:
         self._env = env
         self._index = index
         self._fetching: dict[int, asyncio.Future[None]] = {}
-        """Loads in progress, by index divided by `FETCHED` (the units that are loaded together)."""
+        """Loads in progress. The key is the index divided by `FETCHED`, which is equal for units that are
+        loaded together."""
 
     def get(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, None when it is lost; ColdUnit while it is being loaded."""
+        """The unit of an entry, None if it is lost. Raises ColdUnit while it is being loaded."""
         try:
             return self._index.unit_now(index)
         except NotInMemory:

@@ -9,7 +9,7 @@ class IoLock(asyncio.Lock):
     """A fair lock: waiters get it in the order in which they came."""
 
     def take(self) -> bool:
-        """Take it now; False when it is held, or others wait for it."""
+        """Take the lock without waiting. Returns False if it is held, or others wait for it."""
         if self.locked():
             return False
         attempt = self.acquire()

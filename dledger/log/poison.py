@@ -1,5 +1,5 @@
-"""The marker that a failed write or fsync leaves (safety.md S3): the next start discards what is not
-certain."""
+"""The marker that a failed write or fsync leaves in the store (safety.md S3). The next start that finds it
+discards what is not certain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger.formats.store_files import POISONED_FILE
 from dledger.runtime import Env, Lane
 
 MARKER_LIMIT_S = 2.0
-"""How long to wait for a failing disk to write the marker."""
+"""Limit, in seconds, of the wait for a failing disk to write the marker."""
 
 
 async def leave_marker(env: Env, node_dir: str, reason: str) -> None:

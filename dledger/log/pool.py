@@ -14,13 +14,14 @@ from dledger.formats.store_files import POOL_DIR
 from dledger.runtime import Env, Files, Lane
 
 _ZEROS = bytes(1024 * 1024)
-"""Bytes written and synced at a time. An fsync of the log that comes in between waits for this much and no
-more."""
+"""Zeros that are written and synced at a time. An fsync of the log that comes in between waits for this much
+and no more."""
 _BUSY_REST = 3
-"""While the log is written to, preparing pauses after each piece, for this many times as long as the piece
-took."""
+"""While the log is written to, preparing pauses after each write of `_ZEROS`, for this many times as long as
+the write took."""
 _RESERVE = 64 * 1024 * 1024
-"""Bytes of disk that preparing leaves free besides the segment itself."""
+"""Bytes of disk that preparing leaves free besides the segment itself; for small segments it is less
+(`least_free`)."""
 
 
 class SegmentPool:
@@ -34,7 +35,8 @@ class SegmentPool:
         target: int,
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`busy`: whether the log is being written to."""
+        """Make a pool that prepares up to `target` segments. `busy` says whether the log is being written
+        to."""
         self._env = env
         self._busy = busy
         self._dir = f"{node_dir}/{POOL_DIR}"
@@ -48,7 +50,7 @@ class SegmentPool:
 
     @property
     def ready(self) -> int:
-        """Segments that a roll can take without waiting."""
+        """Number of segments that the log can take without waiting."""
         return len(self._ready)
 
     def open(self) -> None:
@@ -71,10 +73,11 @@ class SegmentPool:
         return self._size + min(_RESERVE, 2 * self._size)
 
     async def take(self, path: str, *, fresh: bool = False) -> bool:
-        """Move a prepared segment to `path`, durably; True when it was warm.
+        """Move a prepared segment to `path`, durably. Returns True if it was warm, which means that all its
+        blocks were written before.
 
         An empty pool gives a cold file with reserved blocks. So does `fresh`, for a file that must not hold
-        old entries. OSError (ENOSPC) when the disk is full.
+        old entries. Raises OSError (ENOSPC) if the disk is full.
         """
         run = self._env.workers.run
         warm = bool(self._ready) and not fresh
@@ -91,7 +94,8 @@ class SegmentPool:
         return warm
 
     async def give_back(self, path: str) -> None:
-        """Recycle a retired segment (its map is closed), or remove it when the pool is full."""
+        """Put a retired segment, whose map is closed, into the pool. If the pool is full, remove the
+        segment."""
         run = self._env.workers.run
         if len(self._ready) >= self._target + 1:
             await run(Lane.DISK, self._env.files.unlink, path)
@@ -103,8 +107,8 @@ class SegmentPool:
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
     async def give_up_one(self) -> bool:
-        """Remove a prepared segment to make room, also before `open`; False when there is nothing to
-        remove."""
+        """Remove one prepared segment to make room; this is possible before `open`, too. Returns False if
+        there is nothing to remove."""
         run, files = self._env.workers.run, self._env.files
         if not self._opened and await run(Lane.DISK, files.exists, self._dir):
             found = await run(Lane.DISK, files.listdir, self._dir)
@@ -116,7 +120,8 @@ class SegmentPool:
         return bool(path)
 
     async def fill_one(self) -> bool:
-        """Prepare one segment if one is missing and the disk has room; False when there is nothing to do."""
+        """Prepare one segment if one is missing and the disk has room. Returns False if there is nothing to
+        do."""
         if len(self._ready) >= self._target:
             return False
         run = self._env.workers.run
@@ -145,8 +150,8 @@ class SegmentPool:
         await run(Lane.DISK, _sync, self._env.files, unfinished)
 
     async def _or_remove(self, path: str, work: Awaitable[None]) -> None:
-        """Remove the file when the work on it fails: on a full disk, unfinished files would use more room
-        with every attempt."""
+        """Await the work on a file, and remove the file if the work fails. On a full disk, unfinished files
+        would use more room with every attempt."""
         try:
             await work
         except OSError:

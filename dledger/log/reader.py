@@ -1,9 +1,9 @@
 """Reading of the log: indexes and terms from memory, entries from the tail or the mapped segments.
 
-Written bytes of the newest segments ("hot") are read through the map; older ones by a worker (safety.md S8).
-Index units are read where they are in memory; a call that needs another one raises `ColdUnit`
-(index_units.py). Entries for a peer or the state machine are checked when they were read from the disk.
-Corrupt ones become `faulty` (and `on_damage` is called); they are never passed on (S4).
+Written bytes of the newest segments ("hot") are read through the map; older ones ("cold") by a worker
+(safety.md S8). Index units are read where they are in memory; a call that needs another unit raises
+`ColdUnit` (index_units.py). Entries for a peer or the state machine are checked when they were read from the
+disk. Corrupt ones become `faulty` (and `on_damage` is called); they are never passed on (S4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SAY_AGAIN_S = 1.0
 
 
 class ReadableLog:
-    """State of the log and all reading of it. Implements `LogView`, `LogReader` and `LogTip`."""
+    """State of the log in memory, and all reading of the log. Implements `LogView`, `LogReader` and
+    `LogTip`."""
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, index_units_per_file: int) -> None:
         self._env = env
@@ -41,7 +42,8 @@ class ReadableLog:
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self._units = UnitsAtHand(env, self._index)
         self.cuts = 0
-        """Counts each truncation twice, when it begins and when it ends, and each reset."""
+        """Number of removals of entries: each truncation counts twice, when it begins and when it ends, and
+        each reset once."""
         self._terms = TermTable()
         self._base = ORIGIN
         # Plain attributes, though nobody else may set them: they are read some fifty times a message.
@@ -57,31 +59,32 @@ class ReadableLog:
         self.last_chain: int | None = 0
         """Chain value of the last entry; None while that entry is corrupt."""
         self.newest_ms: int = -1
-        """Highest store time of a record that was ever the last one of this log (S15), -1 before the
-        first."""
+        """Highest store time among all records that were the last one of this log at some time (S15); -1
+        before the first."""
         self.covered: bool = False
         """Whether the last entry, now or at an earlier time of this process, had a CRC that covers its
         channel."""
         self.faulty: FaultyEntries = FaultyEntries()
         self.suspects: FaultyEntries = FaultyEntries()
-        """Faulty entries that a read found doubtful. They are examined here before a peer is asked for
-        them."""
+        """Faulty entries that may be whole, because a read only raised a doubt. This node examines them
+        before it asks a peer for a copy."""
         self.on_damage: Callable[[], None] = lambda: None
-        """Called when entries became faulty."""
+        """Callback for further entries of the log that were found to be faulty."""
         self._put_off_said_at = -SAY_AGAIN_S
         self._unwritten: deque[Batch] = deque()
         """The tail: batches that are sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
-        """Batches that are written, but whose index units are not."""
+        """Batches that are written, but whose index units are not written yet."""
 
     @property
     def base(self) -> LogBase:
-        """The entry before the first one, and where the log begins."""
+        """The entry before the first one, and the position where the log begins."""
         return self._base
 
     @property
     def durable_index(self) -> int:
-        """Index up to which everything is durable and whole. Damage moves it back until it is repaired."""
+        """Index up to which every entry is durable and whole. A corrupt entry moves this index back until it
+        is repaired."""
         if self.faulty.ranges:
             bad = self.faulty.within(self.first_index, self.durable_mark)
             return self.durable_mark if bad is None else bad - 1
@@ -89,8 +92,8 @@ class ReadableLog:
 
     @property
     def indexed_mark(self) -> int:
-        """Index up to which entries are durable and have their index units (which are written after the
-        fsync)."""
+        """Index up to which entries are durable and have their index units, which are written after the
+        fsync."""
         return min(self.durable_mark, self._last_indexed())
 
     @property
@@ -99,11 +102,12 @@ class ReadableLog:
 
     @property
     def segment_size(self) -> int:
-        """Bytes of a segment."""
+        """Size of a segment in bytes."""
         return self._segments.size
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
+        """Term of an entry, or of the entry before the first; -1 for index -1. None if the term is not
+        known."""
         if index == self.first_index - 1:
             return self._base.term if self._base.known else None
         if not self.first_index <= index <= self.last_index:
@@ -120,7 +124,8 @@ class ReadableLog:
         return base.index if base.known and base.index <= index and base.term <= term else -1
 
     def locate(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; KeyError when the log does not hold it. Raises ColdUnit."""
+        """Return (pos, size) of an entry. Raises KeyError if the log does not hold it or its index unit is
+        lost, and ColdUnit if the unit must be loaded."""
         batch = self._tail_batch(index)
         if batch is not None:
             offset = index - batch.first
@@ -135,7 +140,8 @@ class ReadableLog:
         return await settled(lambda: self.locate(index))
 
     def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for entries before it. Raises ColdUnit."""
+        """Offset behind entry `index`. For entries before the first one it is the start of the log. Raises
+        ColdUnit."""
         if index < self.first_index:
             return self._base.pos
         if index == self.last_index and self.end_pos % self._segments.size:
@@ -151,8 +157,8 @@ class ReadableLog:
         return pos + size
 
     def _end_before(self, index: int) -> int:
-        """End of the nearest earlier entry that can be located, when `index` itself cannot. It is not beyond
-        the beginning of `index`."""
+        """End of the nearest earlier entry that can be located, for an entry `index` that cannot. This end is
+        not behind the beginning of `index`."""
         while index > self.first_index:
             index -= 1
             unit = self._units.get(index)
@@ -161,11 +167,11 @@ class ReadableLog:
         return self._base.pos
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
-        """(last index, bytes) of a run from `first`; see `LogView.range_end`.
+        """Return (last index, bytes) of consecutive entries from `first` on; see `LogView.range_end`.
 
-        A cold run may end within a client batch; its reader (`read_range`) then adds the rest of the batch.
-        The run ends before index units that have to be loaded. When the unit of `first` has to be loaded, the
-        run is this one entry, and its size is not known yet.
+        A range of cold entries may end within a client batch; its reader (`read_range`) then adds the rest of
+        the batch. The range ends before index units that have to be loaded. If the unit of `first` has to be
+        loaded, the range is this one entry, and its size is None.
         """
         batch = self._tail_batch(first)
         if batch is not None:
@@ -208,7 +214,8 @@ class ReadableLog:
         return (last, end) if behind is None else (behind.index, behind.pos + behind.size)
 
     def range_bytes(self, first: int, last: int) -> bytes | memoryview | None:
-        """Checked bytes of entries `first..last` of one segment; None when `read_range` must read them."""
+        """Checked bytes of entries `first..last`, which are in one segment. None if `read_range` must read
+        them."""
         batch = self._tail_batch(first)
         if batch is not None and last <= batch.last:
             if first == batch.first and last == batch.last:
@@ -232,10 +239,11 @@ class ReadableLog:
         return None if header.batch_remaining else view
 
     async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
-        """Like `range_bytes`, but a worker reads, up to the end of a client batch: (bytes, last index). May
-        raise Rotten.
+        """Like `range_bytes`, but a worker reads, and the range is extended to the end of a client batch.
+        Return (bytes, last index).
 
-        OSError (OUT_OF_MEANS) when that says nothing about the entries: see `put_off`.
+        Raises Rotten if entries cannot be trusted. Raises OSError (OUT_OF_MEANS) if the error says nothing
+        about the entries: see `put_off`.
         """
         fresh = self.range_bytes(first, last)
         if fresh is not None:
@@ -275,15 +283,15 @@ class ReadableLog:
         return data, last
 
     def _place(self, first: int, last: int) -> tuple[int, int]:
-        """Begin and end of a run in its segment, both taken at the same moment. Raises CorruptEntry and
-        ColdUnit."""
+        """Return begin and end of these entries in the log, both taken at the same moment. Raises
+        CorruptEntry and ColdUnit."""
         unit = self._units.get(first)
         if unit is None or first < self.first_index:
             raise CorruptEntry("the index unit is lost", first, -1)
         return unit.pos, self.end_of(last)
 
     def _header_before(self, first: int) -> memoryview | None:
-        """Header of entry `first - 1`; empty when no entry confirms the chain of `first`; None when it is
+        """Header of entry `first - 1`; empty if no entry confirms the chain of `first`; None if the header is
         cold. Raises ColdUnit."""
         if first == self.first_index or (self.faulty and first - 1 in self.faulty):
             return memoryview(b"")
@@ -296,7 +304,7 @@ class ReadableLog:
         return unpack_header(header).chain_crc
 
     async def _read_chain_before(self, first: int) -> int | None:
-        """Chain value of entry `first - 1` as it is stored; None when no entry confirms the chain of
+        """Chain value of entry `first - 1` as it is stored. None if no entry confirms the chain of
         `first`."""
         header: memoryview | bytes | None = await settled(lambda: self._header_before(first))
         if header is None:
@@ -315,8 +323,8 @@ class ReadableLog:
             raise CorruptEntry(str(error), first, pos) from error
 
     def note_damage(self, first: int, last: int, *, certain: bool = False) -> None:
-        """Mark entries as faulty until they are examined: what was read is not what was written (or may not
-        be)."""
+        """Mark entries as faulty, because what was read is not, or may not be, what was written. Unless that
+        is `certain`, they are examined before they are repaired."""
         last = min(last, self._last_indexed())  # the rest is still in memory
         first = max(first, self.first_index)
         if first <= last and not certain:
@@ -336,7 +344,7 @@ class ReadableLog:
             self._env.log.warning("reading of the log is postponed", first=first, last=last, error=error)
 
     def vouched_chain(self, index: int) -> int | None:
-        """Chain value of an entry that can be trusted, None when it is not available."""
+        """Chain value of an entry if it can be trusted; None if it is not available."""
         if index == self.last_index:
             return self.last_chain
         batch = self._tail_batch(index)
@@ -355,7 +363,7 @@ class ReadableLog:
             return None
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """Bytes of the hot window; None when they are cold.
+        """Bytes at `pos` if they are hot; None if they are cold.
 
         Entries appended a moment ago are still in memory; reading them there avoids page faults.
         """
@@ -376,9 +384,10 @@ class ReadableLog:
         return self._base.pos <= pos and self._segments.is_hot(pos, self.end_pos)
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be trusted.
+        """Bytes at `pos`. Raises ValueError if the log does not hold them, and Rotten if they cannot be
+        trusted.
 
-        OSError (OUT_OF_MEANS) when they cannot be read now.
+        Raises OSError (OUT_OF_MEANS) if they cannot be read now.
         """
         if pos + size > self._written_pos:
             data = self._from_tail(pos, size)
@@ -421,7 +430,7 @@ class ReadableLog:
             return None
 
     def read_later(self, pos: int, size: int) -> asyncio.Future[bytes]:
-        """Start reading written bytes by a worker; the future may carry ValueError or OSError."""
+        """Let a worker read written bytes. The future may raise ValueError or OSError."""
         return self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
 
     def _from_tail(self, pos: int, size: int) -> memoryview | None:
@@ -463,8 +472,8 @@ def _touched(
 def _may_hold(
     pos: int, first: int, last: int, place_of: Callable[[int], tuple[int, int] | None]
 ) -> tuple[int, int]:
-    """First and last of entries `first..last` that may hold a byte; they are the same entry where no index
-    units are lost."""
+    """First and last of entries `first..last` that may hold the byte at `pos`. They are the same entry unless
+    index units are lost."""
     while first < last:
         middle = (first + last + 1) // 2
         for at in chain(range(middle, first, -1), range(middle + 1, last + 1)):

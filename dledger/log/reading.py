@@ -1,5 +1,7 @@
-"""Reading that survives bad sectors (bytes that cannot be read become zeros, which are never a valid entry),
-and the check of entries before they are used."""
+"""Reading in spite of bad sectors, and the check of entries before they are used.
+
+Bytes that cannot be read become zeros, which are never a valid entry.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ from dledger.formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMES
 from dledger.runtime import File
 
 HEAD_BYTES = HEADER_SIZE + 88
-"""Bytes of an entry's header and of the fixed part of its record."""
+"""Size, in bytes, of an entry's header and the fixed part of its record."""
 _MAGIC_AND_FLAG = struct.Struct(">4xi28xi")
 _LONG = struct.Struct(">q")
 _V6_EXTRA = 12
 _SECTORS = 4096
-"""Bytes that count as lost together where the device reports an error."""
+"""Number of bytes that count as lost together where the device reports an error."""
 
 
 def read_around_errors(file: File, length: int, offset: int) -> bytes:
-    """Return exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros.
+    """Return exactly `length` bytes. Bytes that cannot be read, or lie behind the end, are zeros.
 
-    OSError when that says nothing about the bytes, for example when memory is short.
+    Raises OSError if the error says nothing about the bytes, for example when memory is short.
     """
     try:
         data = file.pread(length, offset)
@@ -55,17 +57,18 @@ def read_around_errors(file: File, length: int, offset: int) -> bytes:
 
 
 BATCH_BROKEN = "client batch does not continue"
-"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry. An older
-program wrote one of them, so no CRC covers it, and either of the two may be corrupt."""
+"""Reason of a CorruptEntry: its `batch_remaining` is not one more than that of the next entry. An older
+program wrote one of the two entries, so no CRC covers `batch_remaining` there, and either of them may be
+corrupt."""
 
 
 CHAIN_BROKEN = "chain CRC differs"
-"""Reason of a CorruptEntry whose chain value does not continue that of the entry before; either of the two
-may be corrupt."""
+"""Reason of a CorruptEntry: its chain value does not continue that of the entry before. Either of the two may
+be corrupt."""
 
 
 class Rotten(Exception):
-    """Entries of the log that were durable can no longer be trusted: they wait for repair."""
+    """Raised when entries that were durable can no longer be trusted. They wait for repair."""
 
     def __init__(self, first: int, last: int, reason: str) -> None:
         super().__init__(f"entries {first}..{last} are corrupt: {reason}")
@@ -76,12 +79,12 @@ class Rotten(Exception):
 def check_stored(
     data: bytes | memoryview, first: int, last: int, pos: int, chain_before: int | None
 ) -> EntryHeader:
-    """Check entries `first..last`, read from `pos` on. Return the header of the last one; CorruptEntry on a
-    mismatch.
+    """Check entries `first..last`, read from `pos` on. Return the header of the last one. Raises CorruptEntry
+    if a check fails.
 
-    It checks body CRCs, that client batches count down, and the chain from `chain_before` on. That is the
-    chain value of entry `first - 1`, None when it is not available. (A store written by Apache has neither
-    CRCs nor a chain, S1.)
+    The checks are body CRCs, that client batches count down, and the chain. `chain_before` is the chain value
+    of entry `first - 1`, None if it is not available. (A store written by Apache has neither CRCs nor a
+    chain, S1.)
     """
     view = memoryview(data)
     unpack, pack = HEADER.unpack_from, CHAIN.pack
@@ -122,7 +125,7 @@ def check_stored(
 
 
 def size_of(data: bytes, count: int) -> int:
-    """Bytes of the first `count` entries of `data`, which was checked already."""
+    """Size, in bytes, of the first `count` entries of `data`, which was checked already."""
     size = 0
     for _ in range(count):
         size += unpack_header(data, size).size
@@ -130,8 +133,8 @@ def size_of(data: bytes, count: int) -> int:
 
 
 def store_time_of(data: bytes | memoryview, at: int = 0) -> int:
-    """Store time in ms of the record in the entry at `at` (HEAD_BYTES are enough); -1 when it holds no
-    record."""
+    """Store time in ms of the record in the entry at `at`; -1 if the entry holds no record. HEAD_BYTES of the
+    entry are enough."""
     if len(data) - at < HEAD_BYTES:
         return -1
     magic, sys_flag = _MAGIC_AND_FLAG.unpack_from(data, at + HEADER_SIZE)

@@ -1,17 +1,17 @@
 """Recovery: which part of the log on disk a start trusts (safety.md S1, S2, S4, S5). Blocking; runs in a
 worker.
 
-The durable mark is the last index unit: everything up to it was fsynced. The walk starts at the segment that
+The durable mark is the last index unit; everything up to it was fsynced. The walk starts at the segment that
 holds the mark and accepts entry after entry as long as pos, index, term, body CRC and chain continue.
 
 * Damage at or below the mark is corruption. It is never cut: those entries are *faulty*, the log continues
-  behind them, and the node has them repaired by its peers. The same holds for damage above the mark when
-  the next entry continues its chain and the machine did not lose power: a kill leaves no gaps.
-* Other damage above the mark is a torn tail. It is cut when nobody had been notified of those entries: power
-  was lost, or the last run had noted that it was still writing them (a kill ends a write between two pages:
-  decision 16).
-* Where this cannot be decided (`doubt`), what cannot be trusted is cut, and the node neither votes nor stands
-  for election until it has been refilled, as after a failed write (S3).
+  behind them, and the node has them repaired by its peers. Damage above the mark is also corruption if the
+  next entry continues its chain and the machine did not lose power, because a kill leaves no gaps.
+* Other damage above the mark is a torn tail. It is cut if nobody can have been notified of those entries.
+  This is certain if power was lost, or if the last run had noted that it was still writing them (a kill ends
+  a write between two pages: decision 16).
+* Where this cannot be decided (`doubt`), what cannot be trusted is cut. The node then neither votes nor
+  stands for election until it has been refilled, as after a failed write (S3).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SECTOR = 512
 
 
 class StoreDamaged(Exception):
-    """Too much is lost to determine what was there. The text says what is lost and what to do."""
+    """Raised when too much is lost to determine what was there. The text says what is lost and what to do."""
 
 
 @dataclass
 class Recovered:
-    """The log as recovery accepted it."""
+    """Result of recovery: the log as it was accepted."""
 
     first_index: int = 0
     last_index: int = -1
@@ -73,9 +73,10 @@ class Recovered:
     faulty: list[tuple[int, int]] = field(default_factory=list)
     """Corrupt entries, as ranges."""
     cut: str = ""
-    """Why the log ends where it does, when something was cut; else empty."""
+    """Reason why the log ends where it does, if something was cut; otherwise empty."""
     doubt: str = ""
-    """Why more than a torn tail may be lost; then the node must be refilled before it votes. Else empty."""
+    """Reason why more than a torn tail may be lost; otherwise empty. With a reason, the node must be refilled
+    before it votes."""
 
 
 def choose_base(
@@ -104,7 +105,8 @@ def choose_base(
 def missing_segments(
     segments: Segments, index: IndexFiles, mark: IndexUnit | None, base: LogBase
 ) -> list[int]:
-    """Starts of segment files that should exist and do not: holes, and the end up to the durable mark."""
+    """Starts of segment files that should exist and do not. They are in holes, or at the end up to the
+    durable mark."""
     starts = segments.starts
     end = starts[-1] if starts else -1
     if mark is not None:
@@ -113,8 +115,8 @@ def missing_segments(
 
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
-    """Whether the index has units of entries before the first segment that is there: then the file that held
-    them was lost, not retired."""
+    """Whether the first segment was lost. This is so if the index has units of entries before the first
+    segment that is there, because those of a retired segment are removed."""
     before: IndexUnit | None = None
     for unit in index.units(0, _UNITS) if first_start > 0 else ():
         if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:
@@ -124,8 +126,8 @@ def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
 
 
 def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit, base: LogBase) -> int:
-    """Start of the segment of the mark. It is confirmed by two units that continue each other (one may be
-    corrupt), or by the beginning of the log."""
+    """Start of the segment that holds the mark. It is confirmed by two units that continue each other (one
+    may be corrupt), or by the beginning of the log."""
     after = mark
     if mark.index == base.index + 1:
         return base.pos if mark.pos == base.pos else -1
@@ -151,9 +153,11 @@ def recover(
 ) -> Recovered:
     """Find the end of the log.
 
-    `power_lost`: the machine was started anew since the store was last open. `mark`: the last index unit.
-    `base`: what lies before the first segment (`choose_base`). `written`: index up to which the last run may
-    have notified others of entries; None when that is not known.
+    * `mark`: the last index unit.
+    * `base`: what lies before the first segment (`choose_base`).
+    * `power_lost`: whether the machine was started anew since the store was last open.
+    * `written`: index up to which the last run may have notified others of entries; None if that is not
+      known.
     """
     result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
@@ -194,10 +198,10 @@ REFILL_ADVICE = (
 
 
 def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recovered) -> None:
-    """Raise StoreDamaged when there is no index but a later segment shows that there were durable entries.
+    """Raise StoreDamaged if there is no index, but a later segment shows that there were durable entries.
 
-    A segment is begun when all units of the one before are durable. Only an interrupted cut of the whole log
-    leaves segments without units; then exactly the header of the first entry is blank (S1).
+    A segment is begun only when all units of the segment before it are durable. Only an interrupted cut of
+    the whole log leaves segments without units; then exactly the header of the first entry is blank (S1).
     """
     if mark is not None or not result.stale_segments:
         return
@@ -218,7 +222,7 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
 
 
 def _begins_whole(segments: Segments, result: Recovered) -> bool:
-    """Whether the entry at the end of the log is whole in itself, so that only what lies before it can be
+    """Whether the entry at the end of the log is whole in itself. Then only something before it can be
     wrong."""
     size = unpack_header(read_bytes(segments, result.end_pos, HEADER_SIZE)).size
     if not HEADER_SIZE <= size <= segments.size:
@@ -265,9 +269,10 @@ def _first_index(
 def _last_whole_segment(
     segments: Segments, index: IndexFiles, mark: IndexUnit, origin: Place, result: Recovered
 ) -> Place | None:
-    """The place before the first entry of the last non-empty segment up to the mark; None: walk everything.
+    """The place before the first entry of the last segment up to the mark that has an entry. None if
+    everything must be walked.
 
-    Fills `result.terms` with the terms of all entries before.
+    Fills `result.terms` with the terms of all entries before that place.
     """
     first = origin.index + 1
     found = _last_found(segments, index, mark, first)
@@ -294,8 +299,8 @@ def _last_whole_segment(
 
 
 def _first_headless(segments: Segments, starts: list[int], mark: IndexUnit) -> int | None:
-    """The first segment up to the mark that does not begin with an entry, such as a lost one that was made
-    anew."""
+    """The first segment up to the mark that does not begin with an entry, for example one that was lost and
+    made anew."""
     for start in starts:
         header = unpack_header(read_bytes(segments, start, HEADER_SIZE))
         if start <= mark.pos and (header.magic != MAGIC or header.pos != start):
@@ -316,7 +321,7 @@ def _unit_before(index: IndexFiles, mark: IndexUnit, start: int) -> IndexUnit | 
 
 
 def _last_found(segments: Segments, index: IndexFiles, mark: IndexUnit, first: int) -> IndexUnit | None:
-    """The last unit up to the mark whose entry is at the position that the unit says."""
+    """The last unit up to the mark whose entry is at the position in the unit."""
     last = mark.index
     while last >= first:
         count = min(_UNITS, last - first + 1)
@@ -341,8 +346,8 @@ def _first_by_units(index: IndexFiles, found: IndexUnit, begin: int, first: int)
 
 
 def _terms_before(segments: Segments, index: IndexFiles, first: int, stop: int, terms: TermTable) -> bool:
-    """Find the terms of entries `first..stop - 1` by bisection over the units; False when one is missing or
-    wrong."""
+    """Find the terms of entries `first..stop - 1` by bisection over the units. Returns False if a unit is
+    missing or wrong."""
     at = first
     while at < stop:
         unit = index.unit(at)
@@ -381,9 +386,9 @@ class _Walk:
         self._pending: list[tuple[int, int]] = []
         """Faulty ranges whose terms are decided by the next entry that can be trusted."""
         self._claims: list[tuple[int, int]] = []
-        """(index, term) of the entries in these ranges, as their index units say."""
+        """(index, term) of the entries in the ranges of `_pending`, as their index units say."""
         self._before_pending: Place | None = None
-        """The place before the first of these ranges."""
+        """The place before the first range of `_pending`."""
         self._before_roll: dict[int, Place] = {}
         """Maps the last entry of each finished segment to the position where that entry ends."""
         self._term = -1
@@ -391,7 +396,7 @@ class _Walk:
         self._units_first = -1
 
     def go(self, at: Place) -> None:
-        """Walk, and fill the result."""
+        """Walk to the end of the log, and fill the result."""
         result, walker = self._result, self._walker
         self._term = at.term
         if at.index + 1 == result.first_index and at.term >= 0:
@@ -473,7 +478,8 @@ class _Walk:
                 self._term = term
 
     def _resolve(self, index: int, term: int) -> None:
-        """Decide the terms of the faulty entries before: entry `index + 1`, of `term`, can be trusted."""
+        """Decide the terms of the faulty entries in `_pending`, because entry `index + 1` with this `term`
+        can be trusted."""
         if not self._pending or index < self._pending[-1][1]:
             return
         claims = self._agreeing(term)
@@ -503,7 +509,7 @@ class _Walk:
         return kept
 
     def _resolve_at_end(self, at: Place) -> Place:
-        """Decide where a log with faulty entries at its end stops, when the term of the last one is not
+        """Decide where the log ends if its last entries are faulty and the term of the last one is not
         certain."""
         if not self._pending:
             return at
@@ -558,4 +564,4 @@ class _Walk:
 
 
 def _ignore(header: EntryHeader) -> None:
-    """Do nothing: a second walk reports nothing new."""
+    """Do nothing, because a second walk reports nothing new."""

@@ -4,12 +4,13 @@ Recovery, the scrub and the examination before a repair read the log through a `
 entries. Where it stops, `obstacle` returns the reason:
 
 * `Roll`: the segment ends here and the log continues in the next one.
-* `Rot`: entries that were durable and can no longer be trusted, and where the walk continues behind them.
-* `End`: the log ends: properly, in a torn tail, or (`doubt`) so that torn and corrupt look the same.
+* `Rot`: some entries were durable and can no longer be trusted; it says where the walk continues behind them.
+* `End`: the log ends, either properly, or in a torn tail, or (`doubt`) so that torn and corrupt look the
+  same.
 
 How far corruption reaches follows from whatever is left: the header, when the chain fits it; the index unit;
 the next entry that fits its own CRC and its own position. Bytes that were cut and not yet overwritten (S1)
-are entries that fit their own CRC but not the chain; they are not corruption.
+look like entries that fit their own CRC but not the chain; they are not corruption.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ from dledger.log.reading import store_time_of
 from dledger.log.segments import Segments
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes read at once while walking. A larger entry is read whole."""
+"""Number of bytes read at once while walking. A larger entry is read whole."""
 _UNITS = 4096
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 
 class Place(NamedTuple):
-    """The place behind entry `index`. `term` is that of the last entry that was accepted."""
+    """Position of a walk: the place behind entry `index`. `term` is that of the last entry that was
+    accepted."""
 
     index: int  # type: ignore[assignment]  # tuple.index is not used
     term: int
@@ -59,7 +61,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Roll:
-    """The next entry begins the next segment."""
+    """Reason why a walk stops: the next entry begins the next segment."""
 
     place: Place
     blank_fits: bool
@@ -68,11 +70,11 @@ class Roll:
 
 @dataclass(frozen=True)
 class Rot:
-    """Entries up to `place.index` are faulty; the walk continues at `place`."""
+    """Reason why a walk stops: entries up to `place.index` are faulty. The walk continues at `place`."""
 
     place: Place
     terms: list[tuple[int, int]]
-    """(index, term) of the faulty entries, as far as header or units say; of each of them if `certain`."""
+    """(index, term) of faulty entries, as far as headers or index units say; of all of them if `certain`."""
     reason: str
     certain: bool = False
     """Whether the terms are proven: by the chain, or, for a single entry, by equal values in header and index
@@ -81,8 +83,8 @@ class Rot:
 
 @dataclass(frozen=True)
 class End:
-    """No further entry is accepted. `reason` is empty when nothing of the log lies there (blank, recycled or
-    cut bytes)."""
+    """Reason why a walk ends: no further entry is accepted. `reason` is empty if nothing of the log lies
+    there (blank, recycled or cut bytes)."""
 
     reason: str
     doubt: bool = False
@@ -122,10 +124,11 @@ class Walker:
         note: Callable[[EntryHeader], None],
         misfit: Callable[[EntryHeader], None],
     ) -> Place:
-        """Go over whole entries of one segment, not beyond entry `stop` nor from `stop_pos` on.
+        """Go over whole entries of one segment. Stop after entry `stop`, or at the first entry that begins at
+        `stop_pos` or later.
 
         `note` is called for entries that change the term or have a kind or a batch. `misfit` is called for
-        those whose index unit is missing or differs.
+        entries whose index unit is missing or differs.
         """
         unpack, pack, unit_pack = HEADER.unpack_from, CHAIN.pack, INDEX_UNIT.pack
         index, term, pos, chain = at
@@ -226,7 +229,8 @@ class Walker:
         return Rot(found, self._terms_of(wanted, found, at.term), reason)
 
     def _rot_of_unit(self, at: Place, header: EntryHeader | None, unit: IndexUnit, reason: str) -> Rot:
-        """One corrupt entry, of the length that its index unit says; its term is decided separately."""
+        """Result for one corrupt entry whose length is that in its index unit. Its term is decided
+        separately."""
         wanted, end = at.index + 1, at.pos + unit.size
         proven = self._proven(at, header, unit)
         if proven is not None:
@@ -244,9 +248,9 @@ class Walker:
     def _tells_term(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> bool:
         """Whether the unit's term is accepted without a proof, although units have no CRC.
 
-        The term is not accepted where the next unit is lost or contradicts it, as corruption seldom ends with
-        a field. It is not accepted if it is 0, which corruption often leaves in header and unit. It is not
-        accepted either if the header names another possible term.
+        It is not accepted where the next unit is lost or contradicts it, as corruption seldom stops at the
+        end of a unit. It is not accepted if it is 0, which corruption often leaves in header and unit. It is
+        not accepted either if the header names another possible term.
         """
         behind: IndexUnit | None = unit
         if unit.index < self.mark:
@@ -257,10 +261,11 @@ class Walker:
         return unit.term > 0 and not rival
 
     def _proven(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> Place | None:
-        """The place behind the next entry, when the chain proves its term, whatever else of it is corrupt.
+        """The place behind the next entry, if the chain proves the term of that entry. Everything else in the
+        entry may be corrupt.
 
-        A term (from header or unit, or a neighbour's) and a body CRC give a chain value. It must be the
-        entry's own, or be continued by the entry behind.
+        A term (from the header, the unit or a neighbour) and a body CRC give a chain value. It must be the
+        chain value in the entry, or the entry behind must continue it.
         """
         if at.chain is None or header is None:
             return None
@@ -276,7 +281,8 @@ class Walker:
         return None
 
     def _goes_on(self, place: Place) -> bool:
-        """Whether a whole entry lies there whose chain continues (a store written by Apache has no chain)."""
+        """Whether a whole entry whose chain continues begins at `place`. (A store written by Apache has no
+        chain.)"""
         header = self._entry_at(place.pos, place.index + 1, place)
         return header is not None and bool(header.chain_crc or header.body_crc)
 
@@ -296,7 +302,7 @@ class Walker:
         return Rot(place, terms, reason, certain=True)
 
     def _above_the_mark(self, at: Place) -> Rot | End:
-        """Decide between a torn tail, a cut and corruption: an entry behind that continues the chain proves
+        """Decide between a torn tail, a cut and corruption. If an entry behind continues the chain, it is
         corruption."""
         wanted = at.index + 1
         try:
@@ -329,7 +335,7 @@ class Walker:
         return End(reason, doubt=self._was_told(wanted))
 
     def _was_told(self, index: int) -> bool:
-        """Whether others may have been notified of an entry above the mark."""
+        """Whether others may have been notified of this entry, which is above the mark."""
         return not self._power_lost and (self._written is None or index <= self._written)
 
     def _reason(self, at: Place, wanted: int, data: bytes) -> str:
@@ -367,7 +373,7 @@ class Walker:
         return True
 
     def _entry_at(self, pos: int, index: int, at: Place) -> EntryHeader | None:
-        """The whole entry `index` at `pos`, as it follows `at`; None if there is no such entry."""
+        """The entry `index` at `pos`, if it is whole and follows `at`; otherwise None."""
         head = self.peek(pos, HEADER_SIZE)
         if len(head) < HEADER_SIZE:
             return None
@@ -411,8 +417,8 @@ class Walker:
         return None
 
     def _next_units(self, at: Place) -> Place | None:
-        """The place before the next two units that continue each other: all that is left of a lost
-        segment."""
+        """The place before the next two units that continue each other. Such units are all that is left of a
+        lost segment."""
         before: IndexUnit | None = None
         first = at.index + 2
         while first <= self.mark:
@@ -438,7 +444,7 @@ class Walker:
         return unit.pos > at.pos and HEADER_SIZE <= unit.size <= room and unit.term >= at.term
 
     def _believable_unit(self, index: int, at: Place) -> IndexUnit | None:
-        """The unit of the next entry, when it names a position where the entry can be."""
+        """The unit of entry `index`, if it names a position where the entry can be."""
         unit = self.index.unit(index)
         if unit is None or unit.term < at.term:
             return None
@@ -469,7 +475,8 @@ class Walker:
     # Reading
 
     def _window(self, pos: int, size: int) -> bytes:
-        """Bytes from `self._base` on that hold `size` bytes at `pos`, or all up to the segment's end."""
+        """Bytes from `self._base` on, which include the `size` bytes at `pos`, or all bytes up to the
+        segment's end."""
         if not self._base <= pos or pos + size > self._base + len(self._data):
             self._data = read_bytes(self._segments, pos, max(size, WINDOW))
             self._base = pos
@@ -496,7 +503,7 @@ def read_bytes(segments: Segments, pos: int, size: int) -> bytes:
 
 
 def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
-    """The header of a unit's entry, None when it differs from the unit."""
+    """The header of a unit's entry; None if it differs from the unit."""
     data = read_bytes(segments, unit.pos, HEADER_SIZE)
     if len(data) < HEADER_SIZE:
         return None
@@ -506,10 +513,8 @@ def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
 
 
 def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: int | None) -> int | None:
-    """Chain value of an entry, None unless the entry before confirms it.
-
-    `base`: chain value of the entry before `first`, where the log begins.
-    """
+    """Chain value of an entry; None unless the entry before confirms it. `first` is the first entry of the
+    log, and `base` is the chain value of the entry before it."""
     unit = index.unit(at)
     if unit is None:
         return None
@@ -529,7 +534,8 @@ def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: i
 def chain_and_time(
     segments: Segments, index: IndexFiles, at: int, first: int, base: int | None
 ) -> tuple[int | None, int]:
-    """Chain value of an entry (see `chain_of`), and store time of its record, -1 when it holds no record."""
+    """Chain value of an entry (see `chain_of`), and store time of its record, which is -1 if the entry holds
+    no record."""
     unit = index.unit(at)
     if unit is None:
         return None, -1
@@ -543,7 +549,7 @@ def chain_and_time(
 
 def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Place) -> Place:
     """A place from which a walk reaches entry `wanted`: behind a near entry that can be trusted, or `origin`,
-    before the log."""
+    which is the place before the log."""
     first = origin.index + 1
     at = wanted - 1
     while at >= first:

@@ -51,11 +51,12 @@ T = TypeVar("T")
 
 
 class NoRoom(Exception):
-    """A segment or index file cannot be prepared or opened now; it can be tried again without harm."""
+    """Raised when a segment or index file cannot be prepared or opened now. The call can be repeated without
+    harm."""
 
 
 class Unfitting(Exception):
-    """A copy does not fit what is left here; the text says what differs."""
+    """Raised when a copy does not fit what is left here. The text says what differs."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Examined:
 def examine_range(
     segments: Segments, index: IndexFiles, origin: Place, mark: int, first: int, last: int
 ) -> Examined:
-    """Walk over entries `first..last`, all of which were durable once. Blocking. `origin`: the place before
+    """Walk over entries `first..last`, all of which were durable once. Blocking. `origin` is the place before
     the log."""
     result = Examined()
 
@@ -109,11 +110,11 @@ class MendableLog(ReadableLog):
 
     @abstractmethod
     async def poison(self, error: OSError) -> NoReturn:
-        """End the node because a write or fsync failed: raises NodeFailed (S3)."""
+        """Raise NodeFailed, which ends the node, because a write or fsync failed (S3)."""
 
     @abstractmethod
     async def _make_index_files(self, first: int, count: int) -> None:
-        """Make room for these index units; NoRoom."""
+        """Make room for these index units. Raises NoRoom if that is not possible now."""
 
     @abstractmethod
     async def sync_index(self) -> None:
@@ -174,7 +175,10 @@ class MendableLog(ReadableLog):
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
         """Find which of these entries, all of them durable, are configurations, and which are corrupt (those
-        are noted). OSError when they cannot be read now."""
+        are noted).
+
+        Raises OSError if they cannot be read now.
+        """
         async with self._io:
             found = await self._walk_over(first, last)
             for begin, end in found.rotten:
@@ -189,22 +193,23 @@ class MendableLog(ReadableLog):
         )
 
     async def _chain_of(self, index: int) -> int | None:
-        """Chain value of a written entry, None unless the one before confirms it."""
+        """Chain value of a written entry; None unless the entry before confirms it."""
         place = self.first_place()
         return await self._env.workers.run(
             Lane.DISK, chain_of, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def _chain_and_time(self, index: int) -> tuple[int | None, int]:
-        """Chain value of a written entry, as `_chain_of`, and its store time, -1 when it has no record."""
+        """Chain value of a written entry (see `_chain_of`), and its store time, which is -1 if it has no
+        record."""
         place = self.first_place()
         return await self._env.workers.run(
             Lane.DISK, chain_and_time, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
-        """Write a peer's copy over faulty entries, durably. Unfitting when the copy does not fit or cannot be
-        written now; then the entries stay faulty."""
+        """Write a peer's copy over faulty entries, durably. Raises Unfitting if the copy does not fit or
+        cannot be written now; then the entries stay faulty."""
         try:
             await self._mend(first, last, data)
         except NoRoom as error:
@@ -238,14 +243,14 @@ class MendableLog(ReadableLog):
                 self.newest_ms: int = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
 
     async def _file(self, start: int) -> File:
-        """A segment, opened for writing; NoRoom when it cannot be opened now."""
+        """Open a segment for writing. Raises NoRoom if it cannot be opened now."""
         try:
             return await self._segments.file(start)
         except OSError as error:
             raise _not_opened(error) from error
 
     async def _read_back(self, pos: int, size: int) -> bytes:
-        """Read back what was written; NoRoom when the segment cannot be opened now."""
+        """Read back what was written. Raises NoRoom if the segment cannot be opened now."""
         try:
             return await self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
         except OSError as error:
@@ -261,10 +266,11 @@ class MendableLog(ReadableLog):
             ) from error
 
     async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
-        """Write the blank tail of a segment again, which says that the log continues in the next one (S5).
+        """Write the blank tail of a segment again. It says that the log continues in the next segment (S5).
 
-        It was found damaged behind entry `index`, at `pos`, when the log had made `cuts` cuts. Since a later
-        cut something else may lie there. The index units must confirm it; on doubt nothing is written.
+        It was found damaged behind entry `index`, at `pos`, when `self.cuts` was `cuts`. After a later cut
+        something else may lie there. The index units must confirm the place; if there is doubt, nothing is
+        written.
         """
         async with self._io:
             following = self._segments.start_of(pos) + self._segments.size
@@ -285,7 +291,8 @@ class MendableLog(ReadableLog):
                 await self.poison(error)
 
     async def write_blank(self, pos: int) -> None:
-        """Close the segment of `pos` there, durably. NoRoom when it cannot be opened now."""
+        """Write the blank tail that closes a segment, at `pos`, durably. Raises NoRoom if the segment cannot
+        be opened now."""
         start = self._segments.start_of(pos)
         rest = start + self._segments.size - pos
         if rest >= MIN_BLANK_SIZE:
@@ -295,7 +302,8 @@ class MendableLog(ReadableLog):
             )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
-        """Headers of a copy that is whole in itself and has the terms that these entries have here."""
+        """Return the headers of a copy, after a check that it is whole in itself and has the terms that these
+        entries have here."""
         if not self.first_index <= first <= last <= self._written_index() or len(data) < HEADER_SIZE:
             raise Unfitting(f"entries {first}..{last} are not in this log")
         pos = unpack_header(data).pos
@@ -319,8 +327,8 @@ class MendableLog(ReadableLog):
         return headers
 
     async def _check_neighbours(self, headers: list[EntryHeader]) -> None:
-        """Check that the entries on both sides continue in the copy, as far as those entries can be
-        trusted."""
+        """Check that the copy continues the entry before it, and the entry behind it continues the copy, as
+        far as these entries can be trusted."""
         run = self._env.workers.run
         before, behind = headers[0].index - 1, headers[-1].index + 1
         vouched = False
@@ -358,12 +366,12 @@ class MendableLog(ReadableLog):
 
 
 def _not_opened(error: OSError) -> OSError | NoRoom:
-    """The error to raise when opening failed: NoRoom when the error says nothing about the disk."""
+    """The error to raise because opening failed. It is NoRoom if the failure says nothing about the disk."""
     return NoRoom(str(error)) if error.errno in OUT_OF_MEANS else error
 
 
 def _continues(chain: int, header: EntryHeader) -> bool:
-    """Whether an entry continues a chain; one written by Apache has no chain and always does."""
+    """Whether an entry continues a chain. An entry written by Apache has no chain, and always does."""
     if header.chain_crc == 0 and header.body_crc == 0:
         return True
     return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc

@@ -2,9 +2,11 @@
 CleanSpaceService). Pure.
 
 Whole segments are removed, the oldest first, and only up to a boundary whose snapshot is durable (safety.md
-S20). Entries that are uncommitted, unapplied or covered by no snapshot have no such boundary behind them, nor
-has the last segment. The age of a segment is that of its last record by store time, so that replicas agree on
-it. A store time in the future cannot be right: a leader's clock was ahead, and all records since bear that
+S20). Entries that are uncommitted, unapplied or covered by no snapshot stay, because there is no such
+boundary behind them. The same holds for the last segment.
+
+The age of a segment is that of its last record by store time, so that replicas agree on it. A store time in
+the future cannot be right. It means that a leader's clock was ahead, and all records since then have that
 time (S15). In that case the age counts from when this node wrote the snapshot at the segment's end.
 """
 
@@ -20,7 +22,8 @@ from dledger.runtime.settings import Setting, whole_number
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
 CREDIBLE_AHEAD_MS = 60_000
-"""Store times that are further ahead of the clock (in ms) cannot be right."""
+"""Limit, in ms, for how far a store time may be ahead of the clock. A time that is further ahead cannot be
+right."""
 
 
 def _age(text: str) -> float:
@@ -41,8 +44,8 @@ def _hours_text(hours: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class RetentionSettings:
-    """How long entries are kept: for ever, unless these settings limit it (a broker's default is RocketMQ's,
-    72 hours).
+    """How long entries are kept. That is for ever, unless these settings limit it (a broker's default is
+    RocketMQ's, 72 hours).
 
     Ratios are shares of the file system in use, 0.0 to 1.0.
     """
@@ -51,7 +54,8 @@ class RetentionSettings:
         float,
         Setting("fileReservedTime", unit="hours", parse=_age, format=_age_text, hot=True, important=True),
     ] = math.inf
-    """Age at which a segment expires, whether its messages were consumed or not; empty: never."""
+    """Age at which a segment expires, whether its messages were consumed or not. If it is empty, segments
+    never expire."""
     delete_hours: Annotated[
         tuple[int, ...], Setting("deleteWhen", parse=_hours, format=_hours_text, hot=True, important=True)
     ] = (4,)
@@ -59,21 +63,22 @@ class RetentionSettings:
     utc_offset_s: int = 0
     """Offset in seconds of the local time that `delete_hours` refers to; set by the outer shell."""
     clean_ratio: Annotated[float, Setting("diskMaxUsedSpaceRatio", 10, 95, "percent", hot=True)] = 0.75
-    """Share of the file system in use above which expired segments are deleted at any hour. Where only one of
-    the two ratios is set, the other is adjusted, so that this one is never above
-    `diskSpaceCleanForciblyRatio`."""
+    """Share of the file system in use above which expired segments are deleted at any hour. If only this
+    ratio or only `diskSpaceCleanForciblyRatio` is set, the other one is adjusted, so that this one is never
+    the larger one."""
     force_ratio: Annotated[float, Setting("diskSpaceCleanForciblyRatio", 10, 100, "percent", hot=True)] = 0.85
-    """Share above which segments are deleted at any age: the oldest first, one each round."""
+    """Share of the file system in use above which segments are deleted at any age: the oldest first, one each
+    round."""
     clean_forcibly: Annotated[bool, Setting("cleanFileForciblyEnable", hot=True)] = False
-    """`false`: segments are never deleted before they expire."""
+    """Whether segments may be deleted before they expire. With `false` they never are."""
     interval_s: Annotated[float, Setting("cleanResourceInterval", 10, 3_600_000, "ms", hot=True)] = 10.0
     """Time between two checks of clock and disk."""
     snapshots_kept: Annotated[int, Setting("boundarySnapshotsKept", 3, 10_000)] = 64
-    """Most snapshots kept at boundaries of segments. Beyond it, those between the first and the newest are
-    thinned out; retention then moves in larger steps."""
+    """Largest number of snapshots kept at boundaries of segments. If there are more, some between the first
+    and the newest are removed; retention then moves in larger steps."""
 
     def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Adjust the ratio that was not given to the one that was, so that they stay in order."""
+        """Default for the ratio that was not given, moved so that it fits the one that was given."""
         said = [
             value for name in ("clean_ratio", "force_ratio") if isinstance(value := given.get(name), float)
         ]
@@ -100,15 +105,15 @@ class Boundary(Protocol):
 
     @property
     def index(self) -> int:
-        """Index of the last entry before it."""
+        """Index of the last entry before the boundary."""
 
     @property
     def pos(self) -> int:
-        """Log offset where its segment begins."""
+        """Log offset of the boundary, where a segment begins."""
 
     @property
     def store_time_ms(self) -> int:
-        """Store time of the last record before it, -1 when it is not known."""
+        """Store time of the last record before the boundary, -1 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +137,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Decision that the log should begin at `boundary`. `why` is for the log file. `again`: check again at
-    once."""
+    """Decision that the log should begin at `boundary`. `why` is for the log file. `again` asks for another
+    check at once."""
 
     boundary: Boundary
     why: str
@@ -196,9 +201,12 @@ def decide(
 
 
 def _credible(situation: Situation, boundaries: Sequence[Boundary]) -> dict[int, float]:
-    """For each boundary, by log offset: the latest time at which the last record before it can have been
-    stored. It is infinite where it is not known. That is so if the record's store time is in the future, and
-    it is not known when this node wrote the snapshot there or any later one."""
+    """Map the log offset of each boundary to the latest time at which the last record before it can have been
+    stored.
+
+    This is the record's store time, unless that is in the future. Then it is the time when this node wrote
+    the snapshot there or at a later boundary, and infinite if no such time is known.
+    """
     latest = situation.now_ms + CREDIBLE_AHEAD_MS
     found: dict[int, float] = {}
     behind = math.inf

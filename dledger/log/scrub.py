@@ -19,10 +19,10 @@ from dledger.log.segments import Segments
 from dledger.log.store import LogStore
 
 PIECE = 256 * 1024
-"""Bytes read by one job."""
+"""Number of bytes that one job reads."""
 OUT_OF_MEANS_REST_S = 1.0
-"""Seconds until a piece is read again that could not be read, for example because too many files were
-open."""
+"""Seconds until a piece of the log is read again that could not be read, for example because too many files
+were open."""
 SHARE = 19
 """Seconds of rest for each second of work."""
 _EVERYTHING = 1 << 62
@@ -30,8 +30,8 @@ _EVERYTHING = 1 << 62
 
 @dataclass
 class Piece:
-    """Result of one job: where to continue, corrupt entries, entries with wrong index units (first, last),
-    and places where the blank tail of a segment is damaged."""
+    """Result of one job of the scrub: where to continue, corrupt entries, entries with wrong index units
+    (first, last), and places where the blank tail of a segment is damaged."""
 
     place: Place
     rotten: list[tuple[int, int]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Piece:
 
 
 def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> Piece:
-    """Walk over about PIECE bytes, not beyond entry `mark`. Blocking."""
+    """Check about PIECE bytes of the log from `at` on, not beyond entry `mark`. Blocking."""
     found = Piece(at)
 
     def misfit(header: EntryHeader) -> None:
@@ -67,11 +67,11 @@ def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> 
 
 
 def _ignore(header: EntryHeader) -> None:
-    """Do nothing: kinds and batches do not matter here."""
+    """Do nothing, because kinds and batches do not matter here."""
 
 
 class Scrubber:
-    """Runs the scrub of one node; `run` until cancelled."""
+    """Runs the scrub of one node. `run` ends only when it is cancelled."""
 
     def __init__(self, log: LogStore, *, bytes_per_s: int, pause_s: float) -> None:
         self._log = log
@@ -80,13 +80,13 @@ class Scrubber:
         self._retuned = asyncio.Event()
         self.passes: int = 0
         self.checked_index: int = -1
-        """Last entry that this pass has checked."""
+        """Last entry that the current pass has checked."""
         self.checked_bytes: int = 0
         self.found: int = 0
         """Number of suspicious ranges found since the start."""
 
     def retune(self, bytes_per_s: int, pause_s: float) -> None:
-        """Set another rate and pause, from now on."""
+        """Change the rate and the pause, from now on."""
         if (bytes_per_s, pause_s) != (self._bytes_per_s, self._pause_s):
             self._bytes_per_s, self._pause_s = bytes_per_s, pause_s
             self._retuned.set()

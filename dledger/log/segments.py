@@ -10,12 +10,12 @@ from dledger.runtime import Env, File, Lane
 
 
 class SegmentError(Exception):
-    """The data directory is not a log; the text says what is wrong."""
+    """Raised when the data directory is not a log. The text says what is wrong."""
 
 
 MAX_OPEN = 16
-"""Segments kept open (and mapped) at a time. Beyond that the oldest are closed, and opened again on
-demand."""
+"""Largest number of segments that are open (and mapped) at a time. Beyond that the oldest are closed, and
+opened again on demand."""
 
 
 class Segments:
@@ -29,10 +29,10 @@ class Segments:
         self._starts: list[int] = []
         self._files: dict[int, File] = {}
         self._viewed: list[File] = []
-        """Files abandoned while a reader had a view of them: see `close_viewed`."""
+        """Files that were removed while a reader had a view of them; see `close_viewed`."""
 
     def open(self) -> None:
-        """Find all segments (blocking); SegmentError for a file of another size."""
+        """Find all segments (blocking). Raises SegmentError for a file of another size."""
         files = self._env.files
         files.mkdir(self.directory)
         for name in files.listdir(self.directory):
@@ -49,8 +49,8 @@ class Segments:
             self._starts.append(start)
 
     async def open_hot(self) -> None:
-        """Open the newest segments for `view`, because the newest ones changed. Workers read those that
-        cannot be opened."""
+        """Open the newest segments for `view`, after a change of which ones are the newest. If one cannot be
+        opened, workers read it."""
         for start in self._starts[-self._hot :]:
             try:
                 await self.file(start)
@@ -81,7 +81,7 @@ class Segments:
         return self._files.get(start) if self.has(start) else None
 
     async def file(self, start: int) -> File:
-        """The file of an existing segment; a worker opens it if needed. OSError."""
+        """The file of an existing segment; a worker opens it if needed. Raises OSError if that fails."""
         file = self._files.get(start)
         if file is None:
             opened = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
@@ -122,8 +122,8 @@ class Segments:
         return pos >= self.start_of(max(end_pos - 1, 0)) - (self._hot - 1) * self.size
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """A slice of one segment's map; None when the log does not hold it, or it was not opened. Blocks on
-        cold pages."""
+        """A slice of one segment's map. None if the log does not hold it, or the segment is not open. Blocks
+        on cold pages."""
         start = self.start_of(pos)
         file = self._files.get(start)
         if pos - start + size > self.size or file is None:
@@ -131,7 +131,8 @@ class Segments:
         return file.view()[pos - start : pos - start + size]
 
     def pread(self, pos: int, size: int) -> bytes:
-        """Bytes of one segment, read from the file (blocking); ValueError when the log does not hold them."""
+        """Bytes of one segment, read from the file (blocking). Raises ValueError if the log does not hold
+        them."""
         start = self.start_of(pos)
         if pos - start + size > self.size or not self.has(start):
             raise ValueError(f"no segment holds {size} bytes at {pos}")
@@ -152,10 +153,7 @@ class Segments:
 
     def pread_around_errors(self, start: int, size: int, offset: int) -> bytes:
         """Bytes of one segment (blocking), zeros where they cannot be read; empty if the segment does not
-        exist.
-
-        OSError when the segment cannot be opened.
-        """
+        exist. Raises OSError if the segment cannot be opened."""
         if not self.has(start):
             return b""
         # A handle of its own: the loop may close the shared one meanwhile.
@@ -178,10 +176,8 @@ class Segments:
         return self.path(start)
 
     def abandon(self, start: int) -> tuple[str, bool]:
-        """Remove a segment even while it is read. Return its file name, and whether it may be recycled.
-
-        A file that is still viewed may only be unlinked, because its content has to stay.
-        """
+        """Remove a segment even if it is being read. Return its file name, and whether it may be recycled. A
+        file of which a reader has a view may only be unlinked, because its content has to stay."""
         path = self.path(start)
         free = start not in self._files or self._close_one(start)
         if not free:
@@ -190,7 +186,7 @@ class Segments:
         return path, free
 
     async def close_viewed(self) -> None:
-        """Close abandoned files that are not read any more. A worker does it, because closing frees their
+        """Close removed files that are not read any more. A worker does it, because closing frees their
         space."""
         if self._viewed:
             viewed, self._viewed = self._viewed, []

@@ -1,12 +1,11 @@
 """The log of one node: opened, appended to in memory, read back, cut, replaced and closed (architecture rules
 3 and 4).
 
-An append only joins the *tail*: batches that are sealed but not yet on disk. The flusher (`flushing`) takes
-as much of the tail as fits one segment, writes it with one positional write and one fdatasync in a worker,
-and reports. Batches that were appended in the meantime are the next group. Readers find a range in the tail
-or in the mapped segments.
-
-`last_index` is the last entry appended, `durable_index` the last one fsynced (in ASYNC_FLUSH: written).
+An append only adds to the *tail*: batches that are sealed but not yet on disk. The flusher (`flushing`) takes
+as much of the tail as fits one segment, and writes it in a worker with one positional write and one
+fdatasync. Batches that are appended in the meantime are the next group. Readers find entries in the tail or
+in the mapped segments. `last_index` is the last entry appended, `durable_index` the last one fsynced (in
+ASYNC_FLUSH: written).
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from dledger.log.terms import TermTable
 from dledger.runtime import File, Lane
 
 AGAIN_BYTES = 1024 * 1024
-"""Bytes per job when existing entries are written again."""
+"""Number of bytes for each job when existing entries are written again."""
 _BLOCK = 4096
 CLOSE_LIMIT_S = 5.0
-"""Seconds that a close waits for a disk that does not answer."""
+"""Limit, in seconds, of the wait in `close` for a disk that does not answer."""
 
 
 class LogStore(FlushedLog):
@@ -62,11 +61,13 @@ class LogStore(FlushedLog):
     ) -> Recovered:
         """Recover, make durable what was accepted (S2), and remove the rest.
 
-        `on_doubt` is called, before anything is cut, when more than a torn tail may be lost. `bases`: the
-        store's snapshots by pos. `begins`: position at which the store says that its log begins, None when it
-        says nothing. `replace`: an install was interrupted after its point of no return, so the log is
-        emptied. `killed`: the last run did not end in good order. `written`: index up to which it may have
-        notified others of its entries, None when that is not known (decision 16).
+        * `on_doubt`: called before anything is cut, if more than a torn tail may be lost.
+        * `bases`: the store's snapshots by pos.
+        * `begins`: position at which the store says that its log begins, None if it says nothing.
+        * `replace`: whether an install was interrupted after its point of no return; then the log is emptied.
+        * `killed`: whether the last run did not end in good order.
+        * `written`: index up to which the last run may have notified others of its entries, None if that is
+          not known (decision 16).
         """
         run = self._env.workers.run
         if replace:
@@ -150,7 +151,8 @@ class LogStore(FlushedLog):
         return found
 
     async def _erase_header(self, pos: int) -> None:
-        """Erase the header behind the end, so that no acceptable entry stays there (S1)."""
+        """Erase the header behind the end of the log, so that no entry that could be accepted stays there
+        (S1)."""
         run = self._env.workers.run
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
@@ -164,11 +166,10 @@ class LogStore(FlushedLog):
         )
 
     async def _write_again(self, pos: int, end: int) -> None:
-        """Dirty the pages of entries that no index unit marks as durable, so that the next fsync really
-        writes them.
+        """Write entries again that no index unit marks as durable, so that the next fsync really writes them.
 
         The last run may have been killed between a failed fsync and its marker (S3). The kernel then shows
-        data that the disk does not have, and considers it clean.
+        data that the disk does not have, and does not write it again by itself.
         """
         run = self._env.workers.run
         while pos < end:
@@ -192,11 +193,12 @@ class LogStore(FlushedLog):
     # Cutting
 
     async def truncate(self, index: int, resets: int | None = None) -> bool:
-        """Remove entries from `index` on, durably; no acceptable tail stays behind (S1).
+        """Remove entries from `index` on, durably. Behind the cut nothing stays that recovery could accept
+        (S1).
 
-        False when a `reset` came first; then there is nothing left to cut. `resets` is the number of resets
-        when the cut was decided (default: now). While the position of the cut is not known, the call waits
-        for a repair from a peer.
+        Returns False if a `reset` came first; then there is nothing left to cut. `resets` is the number of
+        resets when the cut was decided (default: now). While the position of the cut is not known, the call
+        waits for a repair from a peer.
         """
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):
@@ -315,8 +317,8 @@ class LogStore(FlushedLog):
     # Beginning later
 
     async def drop_before(self, base: LogBase) -> bool:
-        """Free the segments before `base.pos`, the oldest first. False: try again, because some are still
-        read, or nothing lies behind `base` now (a cut came in between).
+        """Free the segments before `base.pos`, the oldest first. Returns False if the caller must try again,
+        because some are still read, or nothing lies behind `base` now (a cut came in between).
 
         `base` is a durable snapshot of this store (S20), and a later segment must begin there. The store has
         recorded durably that its log begins there. Do not call it while a `reset` runs.
@@ -353,7 +355,8 @@ class LogStore(FlushedLog):
         await self._segments.close_viewed()
 
     async def _free_segment(self) -> bool | None:
-        """Free the first segment. None: one was freed. True: all are freed. False: it is still read."""
+        """Free the first segment. Returns None if one was freed, True if all are freed, and False if the
+        first one is still read."""
         start = self._segments.first_start
         if not self._segments.has(start) or start >= self._base.pos:
             return True
@@ -369,8 +372,8 @@ class LogStore(FlushedLog):
         return True
 
     async def reset(self, base: LogBase) -> None:
-        """Replace everything by an empty log that begins behind `base`. The caller can repeat it after a
-        crash in the middle (`open(replace=True)`)."""
+        """Remove the whole log and begin an empty one behind `base`, the last entry of an installed snapshot.
+        After a crash in the middle the caller can repeat it (`open(replace=True)`)."""
         async with self._io:
             try:
                 await self._reset(base)
@@ -421,8 +424,8 @@ class LogStore(FlushedLog):
     async def close(self) -> bool:
         """Write the rest of the index and close the files. Return whether everything written is fsynced.
 
-        TimeoutError when the disk does not answer. A failure for which no caller waited leaves its marker
-        here.
+        Raises TimeoutError if the disk does not answer. If a write failed for which no caller waited, the
+        marker is left here.
         """
         if self._index_timer is not None:
             self._index_timer.cancel()
@@ -448,8 +451,8 @@ class LogStore(FlushedLog):
 
 
 def _write_same(file: File, at: int, size: int) -> None:
-    """Read bytes and write them back; blocking. A block that cannot be read is corrupt, which recovery has
-    noted, and stays as it is."""
+    """Read bytes and write them back; blocking. A block that cannot be read stays as it is; recovery has
+    noted that it is corrupt."""
     try:
         data = file.pread(size, at)
     except OSError:

@@ -1,19 +1,21 @@
-"""The clock for new records (safety.md S15): the wall clock, except that a leap ahead counts only when the
-clock has stayed there. Pure; all times in ms.
+"""The clock for new records (safety.md S15): the wall clock, except that a leap ahead is accepted only after
+the clock has stayed there for a while. Pure; all times in ms.
 
-As store time never goes back, a clock that is years ahead for a moment would mark all later messages, under
-every later leader. A leap is detected by comparing the wall clock with the monotonic clock.
+Store time never goes back. So if the clock were believed while it is years ahead for a moment, all later
+messages would have that time, under every later leader. A leap is detected by comparing the wall clock with
+the monotonic clock.
 """
 
 from __future__ import annotations
 
 LEAP_MS = 5_000
-"""A wall clock that gains more than this on the monotonic one between two readings has leapt."""
+"""Limit, in ms, for how much the wall clock may gain on the monotonic clock between two readings. If it gains
+more, it has leapt."""
 BELIEVED_AFTER_MS = 60_000
-"""How long the clock must stay where it leapt to (a correction, a machine that slept) before it counts as
-right."""
+"""How long, in ms, the clock must stay where it leapt to before it counts as right. Such a leap can be a
+correction, or a machine that slept."""
 SAME_MS = 1_000
-"""Two readings that differ by less belong to the same leap."""
+"""Two readings that differ by less than this, in ms, belong to the same leap."""
 
 
 class StoreClock:
@@ -22,12 +24,12 @@ class StoreClock:
 
     def __init__(self) -> None:
         self._lead: float | None = None
-        """The accepted lead of the wall clock over the monotonic one."""
+        """Accepted difference, in ms, by which the wall clock is ahead of the monotonic clock."""
         self._leapt_to = 0.0
         self._leapt_at: float | None = None
 
     def look(self, wall_ms: int, monotonic_ms: float) -> int:
-        """The time for a new record, in ms."""
+        """Return the time for a new record, in ms, given readings of both clocks."""
         lead = wall_ms - monotonic_ms
         if self._lead is None or lead - self._lead <= LEAP_MS:
             self._lead, self._leapt_at = lead, None
@@ -41,5 +43,5 @@ class StoreClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall clock has leapt ahead without being accepted yet, in ms; 0 when it is right."""
+        """How far, in ms, the wall clock has leapt ahead without being accepted yet; 0 if it is right."""
         return 0 if self._leapt_at is None or self._lead is None else round(self._leapt_to - self._lead)

@@ -6,7 +6,8 @@ from bisect import bisect_right
 
 
 class TermTable:
-    """Terms of all entries `first..last`, stored as the first index of each term. Terms never decrease."""
+    """Terms of all entries `first..last`. Only the first index of each term is stored. Terms never
+    decrease."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -1,7 +1,7 @@
-"""A wrapper around the workers of one log: the worker itself records that a write failed (safety.md S3).
+"""Workers of one log that record a failed write themselves (safety.md S3).
 
-The caller may be cancelled by then and would not learn of it. The next fsync "works", as Linux reports an
-error only once.
+The caller of a write may be cancelled before the write fails, and would not learn of it. The next fsync
+"works", as Linux reports an error only once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ T = TypeVar("T")
 
 class NotingWorkers:
     """`Workers` that remember the first OSError of a job of the FLUSH lane, the lane in which the log changes
-    its files.
-
-    A job that may fail (one that only prepares) raises another error.
-    """
+    its files. A job that may fail, because it only prepares, raises another error."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

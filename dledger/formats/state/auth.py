@@ -1,6 +1,6 @@
 """Users and their policies: RocketMQ's ACL 2.0 (LocalAuthenticationMetadataProvider), stored in the log.
 
-A password is stored unchanged, because checking a signature means computing it, which needs the secret. So
+A password is stored unchanged, because a broker checks a signature by computing it from the password. So
 anybody who can read the log or a snapshot can read the passwords; views leave them out.
 """
 
@@ -13,13 +13,13 @@ import msgspec
 from dledger.formats.state.table import Declared, Name, Row
 
 MAX_PASSWORD = 255
-"""Characters of a password."""
+"""Limit, in characters, of a password."""
 MAX_RESOURCE = 300
-"""Characters of a resource at most: its kind, and a name."""
+"""Limit, in characters, of a resource (its kind and a name)."""
 MAX_SOURCES = 32
-"""Addresses and networks of one entry at most."""
+"""Largest number of addresses and networks in one ACL entry."""
 MAX_SOURCE = 64
-"""Characters of an address or network at most."""
+"""Limit, in characters, of an address or network."""
 USER_DELETE, ACL_DELETE = "user_delete", "acl_delete"
 _SINCE = 7
 
@@ -42,8 +42,8 @@ class User(Row, frozen=True):
 
 class AclEntry(Row, frozen=True):
     """A permission or prohibition for a user (PolicyEntry). It covers `actions` on a `resource` such as
-    `Topic:orders*`, from the addresses and networks in `sources`, or from anywhere if that is empty. Entries
-    of the policy "Default" count where no entry of "Custom" fits."""
+    `Topic:orders*`, from the addresses and networks in `sources`, or from anywhere if `sources` is empty.
+    Entries with the policy "Default" apply only where no entry with "Custom" matches."""
 
     operation: ClassVar[str] = "acl"
     user: Name
@@ -55,7 +55,7 @@ class AclEntry(Row, frozen=True):
 
 
 AclKey = tuple[str, str, str]
-"""Key of an entry: user, policy type, resource."""
+"""Key of an ACL entry: user, policy type, resource."""
 
 USERS = Declared[str, User]("users", User, key=("name",), since=_SINCE, remove=USER_DELETE)
 ACLS = Declared[AclKey, AclEntry](

@@ -1,9 +1,9 @@
 """Data to recognise late requests: births of topics and groups, a version of users, epochs of locks.
 
-A request may arrive late, from a broker that was stopped or over a network that was cut. It was meant for
-what its sender knew at that time. These rows show whether what has this name now is still the same. A
-deletion names the life of its topic, a change of users the version on which it is based, the unlocking of a
-queue the epoch of its lock.
+A request may arrive late, from a broker that was stopped or over a network that was cut. Meanwhile its topic,
+group or lock may have ended, and a new one may have the same name. With these rows a broker recognises that.
+A deletion names the life of its topic, a change of users names the version on which it is based, and the
+unlocking of a queue names the epoch of its lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USERS_KEY = "users"
 
 
 class Birth(Row, frozen=True):
-    """A topic or group was made at this position of the log (`formats.life`)."""
+    """The position of the log at which a topic or group was made (`formats.life`)."""
 
     name: Name
     at: Offset
@@ -53,7 +53,7 @@ class GroupBirth(Birth, frozen=True):
 
 
 class UserVersion(Row, frozen=True):
-    """Counts the changes of users and their policies."""
+    """Number of changes of users and their policies so far."""
 
     operation: ClassVar[str] = "user_version"
     name: Name
@@ -61,7 +61,8 @@ class UserVersion(Row, frozen=True):
 
 
 class LockEpoch(Row, frozen=True):
-    """The epoch of a lock: its owner increases this number each time that it locks the queue."""
+    """The epoch of the lock of one queue. The owner of the lock increases this number each time that it locks
+    the queue."""
 
     operation: ClassVar[str] = "lock_epoch"
     group: Name
@@ -76,7 +77,7 @@ class _Epochs(msgspec.Struct, frozen=True):
 
 
 def lock_epochs_op(group: str, epochs: list[tuple[str, int, int]]) -> dict[str, Any]:
-    """Make one operation for the epochs of several queues: (topic, queue id, epoch)."""
+    """Make one operation that sets the epochs of several queues, given as (topic, queue id, epoch)."""
     return {"group": group, "op": LOCK_EPOCHS_OP, "queues": [list(one) for one in epochs]}
 
 

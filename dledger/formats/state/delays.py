@@ -9,14 +9,15 @@ import msgspec
 from dledger.formats.state.table import Declared, Offset, Row
 
 MAX_LEVELS = 64
-"""Delay levels of a broker at most."""
+"""Largest number of delay levels of a broker."""
 
 
 class DelayProgress(Row, frozen=True):
-    """Progress of one delay level: `next` is the queue offset of the first message that waits in its queue.
+    """Progress of one delay level: `next` is the queue offset of the first message that still waits in the
+    level's queue.
 
-    It is in one batch with the messages that it counts as delivered, so no change of leader delivers one
-    twice.
+    The row is written in one batch with the messages that it counts as delivered, so a change of leader
+    delivers none of them twice.
     """
 
     operation: ClassVar[str] = "delay"

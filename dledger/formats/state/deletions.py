@@ -5,8 +5,8 @@ ends of its queues, consumer offsets, locks, checkpoints of pops, request modes,
 topic of the same name begins at 0 when it is made again.
 
 Messages stay in the log until retention removes them. Some are still on their way to the topic: in a delay
-level, as half messages, in retry topics. A row records up to which position the log belongs to the deleted
-topic. Messages below that position are not meant for a later topic of the same name.
+level, as half messages, in retry topics. A row of this table records at which position of the log the topic
+was deleted. Messages below that position are not meant for a later topic of the same name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOPIC_DELETE, GROUP_DELETE = "topic_delete", "group_delete"
 
 
 class TopicDeletion(Row, frozen=True):
-    """The last deletion of a topic of this name. The log below the physical offset `at` belongs to the
-    deleted topic."""
+    """The last deletion of a topic of this name. Messages of the log below the physical offset `at` were
+    meant for the deleted topic."""
 
     operation: ClassVar[str] = TOPIC_DELETE
     name: Name
@@ -48,21 +48,21 @@ class _GroupDeletion(msgspec.Struct, frozen=True):
 
 
 def was_deleted(rows: Mapping[str, TopicDeletion], topic: str, position: int) -> bool:
-    """Whether a message for this topic at a physical offset of the log was meant for a topic that was
-    deleted."""
+    """Whether a message for this topic, at physical offset `position` of the log, was meant for a topic that
+    was deleted."""
     row = rows.get(topic) if rows else None
     return row is not None and position < row.at
 
 
 def group_deletion(name: str, *, keep_offsets: bool = False) -> dict[str, Any]:
-    """Make the operation that removes a group with its offsets and everything else in the state that belongs
-    to it. With `keep_offsets` only its configuration is removed."""
+    """Make the operation that removes a group with its offsets and everything else that belongs to it. With
+    `keep_offsets` only its configuration is removed."""
     return {"keep_offsets": keep_offsets, "name": name, "op": GROUP_DELETE}
 
 
 def forgotten_by(op: Op) -> tuple[str, str] | None:
-    """The kind ("topic", "group", "config", "user") and name that all tables must forget because of an
-    applied operation; None if it deletes nothing."""
+    """Return the kind ("topic", "group", "config", "user") and the name of what this applied operation
+    deletes, so that all tables forget it. None if it deletes nothing."""
     if op["op"] == TOPIC_DELETE:
         return "topic", op["name"]
     if op["op"] == GROUP_DELETE:

@@ -8,7 +8,7 @@ from dledger.formats.state.table import Declared, Int32, Name, QueueCount, Row
 
 
 class GroupConfig(Row, frozen=True):
-    """A consumer group."""
+    """Configuration of one consumer group."""
 
     operation: ClassVar[str] = "group"
     name: Name

@@ -1,8 +1,8 @@
 """Locks of queues that a client consumes in order (RebalanceLockManager, stored in the log).
 
-A lock has no time in it, because clocks of two leaders may differ, and the state reads none. Each leader
-counts for itself, from the opening of its term on, how long the owner of a lock has been silent
-(`dledger.broker.clients.queue_locks`). The end of a lock is an operation, like everything else.
+A lock has no time in it, because clocks of two leaders may differ, and the state reads no clock. Each leader
+measures, from the opening of its term on, how long the owner of a lock has been silent
+(`dledger.broker.clients.queue_locks`). A lock ends by an operation in the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_LOCK_BATCH = 1024
-"""Queues of one operation at most."""
+"""Largest number of queues in one operation."""
 LOCK_BATCH, UNLOCK_BATCH = "locks", "unlocks"
 
 LockKey = tuple[str, str, int]
@@ -33,7 +33,7 @@ LockKey = tuple[str, str, int]
 
 
 class QueueLock(Row, frozen=True):
-    """One queue of one consumer group, and the client that may consume it."""
+    """A lock: one queue of one consumer group, and the client that may consume it."""
 
     operation: ClassVar[str] = "lock"
     group: Name
@@ -49,8 +49,8 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def batch_op(op: str, group: str, client: str, queues: list[tuple[str, int]]) -> dict[str, Any]:
-    """Make one operation for several queues of one owner. LOCK_BATCH gives the queues to it, whichever client
-    had them; UNLOCK_BATCH releases those that it still has."""
+    """Make one operation for several queues of one owner. LOCK_BATCH gives the queues to this client, even
+    those that another client had; UNLOCK_BATCH releases the queues that this client still has."""
     return {"client": client, "group": group, "op": op, "queues": [list(queue) for queue in queues]}
 
 

@@ -1,6 +1,6 @@
 """Replicated state of a broker group: a pure function of the committed log (architecture rule 1).
 
-`ReplicatedState.apply` never fails and reads no clock (safety.md S13): a malformed operation changes nothing,
+`ReplicatedState.apply` never fails and reads no clock (safety.md S13). A malformed operation changes nothing,
 is counted, and is skipped in the same way on every replica. Operations are the msgpack bodies of SYSTEM
 entries. `op` names them, and each belongs to one table (`registry`):
 
@@ -9,11 +9,11 @@ entries. `op` names them, and each belongs to one table (`registry`):
 | topic    | name read write perm order flags attributes                  | create or replace a topic    |
 | group    | name enable broadcast retry_queues retry_max order flags     | create or replace a group    |
 | offsets  | group, offsets = [[topic, queue, offset], ...]               | raise consumer offsets (S28) |
-| reset    | as offsets                                                   | set them, also back (S28)    |
+| reset    | those of `offsets`                                           | set offsets, also lower them |
 
-An operation that this program does not know ends it (`UnknownOperation`): a newer program wrote it, and
-without its effect the state would differ from the others' for ever. An unknown part of a snapshot is kept
-byte for byte.
+For an operation that this program does not know, `apply` raises UnknownOperation and the program ends. A
+newer program wrote that operation, and without its effect this state would differ from that of other replicas
+for ever. An unknown part of a snapshot is kept byte for byte.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ from dledger.formats.state.versions import VERSIONS
 COUNTERS = "counters"
 """Part of a snapshot for values that belong to no table."""
 _ALWAYS = 1
-"""Tables of this version are written even when they are empty: programs of that time need each part."""
+"""State version of the first tables. They are written even when they are empty, because programs of that time
+need each part."""
 _OTHERS = "tables"
 """Key in the state file for the tables of later versions."""
 _packer = msgpack.Packer()
 
 
 class UnknownOperation(Exception):
-    """A newer program wrote this operation, and without it the state cannot be known. `op` is its name."""
+    """Raised for an operation that a newer program wrote. The state cannot be known without it. `op` is its
+    name."""
 
     def __init__(self, op: str) -> None:
         super().__init__(f"this version of the program does not know the operation {op!r}")
@@ -64,14 +66,15 @@ class UnknownOperation(Exception):
 
 
 def pack_op(op: Op) -> bytes:
-    """Encode as the canonical body of a SYSTEM entry: msgpack, keys sorted, no floats (safety.md S10)."""
+    """Encode an operation as the canonical body of a SYSTEM entry: msgpack, keys sorted, no floats (safety.md
+    S10)."""
     packed: bytes = msgpack.packb({key: op[key] for key in sorted(op)}, use_bin_type=True)
     return packed
 
 
 class ReplicatedState:
-    """Everything that must survive a failover, except messages. Only `apply` changes it; the bounds of queues
-    and the store time follow from messages."""
+    """Everything that must survive a failover, except messages. Operations change it only by `apply`.
+    Messages change the bounds of queues and the store time."""
 
     def __init__(self, tables: Sequence[Source] = TABLES) -> None:
         self.sources: tuple[Source, ...] = tuple(tables)
@@ -83,10 +86,10 @@ class ReplicatedState:
         self.skipped: int = 0
         """Number of malformed operations, which were skipped."""
         self.unknown: dict[str, bytes] = {}
-        """Parts of a snapshot that this program does not know."""
+        """Parts of a loaded snapshot that this program does not know. They are kept unchanged."""
 
     def __getitem__(self, declared: Declared[K, R]) -> DeclaredTable[K, R]:
-        """The table of a declaration."""
+        """Return the table of this declaration."""
         return cast("DeclaredTable[K, R]", self._tables[declared.name])
 
     def __eq__(self, other: object) -> bool:
@@ -98,9 +101,9 @@ class ReplicatedState:
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # it changes
 
     def apply(self, body: bytes | memoryview) -> str | None:
-        """Apply the body of one SYSTEM entry. Return the name of the operation, None when it was skipped.
+        """Apply the body of one SYSTEM entry. Return the name of the operation, None if it was skipped.
 
-        UnknownOperation for an operation of a newer program.
+        Raises UnknownOperation for an operation of a newer program.
         """
         try:
             op = msgpack.unpackb(body, strict_map_key=False)
@@ -125,7 +128,7 @@ class ReplicatedState:
 
     @staticmethod
     def read(body: bytes) -> Op | None:
-        """The operation of a SYSTEM entry; None when the body holds no operation."""
+        """Decode the operation of a SYSTEM entry; None if the body holds no operation."""
         try:
             op = msgpack.unpackb(body, strict_map_key=False)
         except (ValueError, msgpack.UnpackException):
@@ -133,12 +136,14 @@ class ReplicatedState:
         return op if isinstance(op, dict) and isinstance(op.get("op"), str) else None
 
     def since(self, op: str) -> int:
-        """State version of the programs that know this operation; KeyError for an unknown one."""
+        """State version of the programs that know this operation. Raises KeyError for an unknown
+        operation."""
         return self._by_op[op].since
 
     def holds(self, op: str) -> bool:
-        """Whether any table of this operation's version, or a later one, has rows, or such a version is
-        noted. Then every reader of this log must know the version already."""
+        """Whether the state already has something of this operation's version or a later one: a row in a
+        table of that version, or a note of that version (`versions`). Then every reader of this log must know
+        the version already."""
         since = self.since(op)
         notes = self._tables.get(VERSIONS.name)
         if notes is not None and max(self[VERSIONS].rows, default=0) >= since:
@@ -154,7 +159,7 @@ class ReplicatedState:
 
     @property
     def topics_version(self) -> int:
-        """Counts changes of `topics` (DataVersion.counter)."""
+        """Number of changes of `topics` (DataVersion.counter)."""
         return self[TOPICS].version
 
     @property
@@ -164,7 +169,7 @@ class ReplicatedState:
 
     @property
     def offsets(self) -> dict[str, dict[tuple[str, int], int]]:
-        """group -> (topic, queue id) -> next offset to consume."""
+        """Maps group -> (topic, queue id) -> next offset to consume."""
         return cast(OffsetTable, self._tables[OFFSETS.name]).rows
 
     def groups_of(self, topic: str) -> list[str]:
@@ -177,7 +182,7 @@ class ReplicatedState:
 
     @property
     def queues(self) -> dict[str, dict[int, QueueBounds]]:
-        """topic -> queue id -> bounds."""
+        """Maps topic -> queue id -> bounds."""
         return self._queues.rows
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:
@@ -194,7 +199,7 @@ class ReplicatedState:
         return 0 if bounds is None else bounds.next
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Next offset to consume, None when the group never reported one."""
+        """Next offset to consume; None if the group never reported an offset."""
         return self.offsets.get(group, {}).get((topic, queue_id))
 
     def rows_of_view(self) -> Iterator[StateRow]:
@@ -231,10 +236,10 @@ class ReplicatedState:
         return [one for one in tables if isinstance(one, DeclaredTable) and one.declaration.versioned]
 
     def load_parts(self, parts: Mapping[str, bytes]) -> None:
-        """Replace the state by that of a boundary snapshot. A missing part counts as empty, an unknown one is
-        kept.
+        """Load the state of a boundary snapshot into a new state. A missing part counts as empty, an unknown
+        part is kept.
 
-        After a ValueError the state must not be used.
+        Raises ValueError if a part is invalid; then the state must not be used.
         """
         try:
             for name, table in self._tables.items():
@@ -246,8 +251,8 @@ class ReplicatedState:
         self.unknown = {name: parts[name] for name in sorted(parts.keys() - self._tables.keys() - {COUNTERS})}
 
     def load_own(self, value: Mapping[str, Any]) -> None:
-        """Inverse of `StateCopy.own_pieces`, unpacked; ValueError, KeyError or TypeError for an invalid
-        value."""
+        """Inverse of `StateCopy.own_pieces`, for the unpacked value. Raises ValueError, KeyError or TypeError
+        for an invalid value."""
         others = dict(value.get(_OTHERS, {}))
         for name, table in self._tables.items():
             found = value[name] if table.since <= _ALWAYS else others.pop(name, None)
@@ -263,12 +268,12 @@ class StateCopy:
 
     tables: Mapping[str, TableCopy]
     later: frozenset[str]
-    """Names of the tables of later versions than the first."""
+    """Names of the tables whose version is later than 1."""
     counters: Mapping[str, int]
     unknown: Mapping[str, bytes]
 
     def part_pieces(self) -> Iterator[tuple[str, bytes]]:
-        """(part, next piece of it) of a boundary snapshot, a little at a time."""
+        """Yield pairs (name of the part, next piece of its bytes) for all parts of a boundary snapshot."""
         yield COUNTERS, msgpack.packb(self.counters)
         for name in sorted(self.tables.keys() | self.unknown.keys()):
             if name in self.unknown:
@@ -278,7 +283,7 @@ class StateCopy:
                     yield name, piece
 
     def own_pieces(self) -> Iterator[bytes]:
-        """The whole state as one msgpack map, for `ReplicatedState.load_own`; one piece at a time."""
+        """Yield the whole state as one msgpack map, one piece at a time, for `ReplicatedState.load_own`."""
         others = sorted(self.later | self.unknown.keys())
         keys = {*self.counters, *(self.tables.keys() - self.later), *((_OTHERS,) if others else ())}
         yield _packer.pack_map_header(len(keys))
@@ -302,7 +307,8 @@ class StateCopy:
 
 
 def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
-    """The state by part, as in a boundary snapshot: equal on all replicas (safety.md S20)."""
+    """Pack the state into the parts of a boundary snapshot. They are equal on all replicas (safety.md
+    S20)."""
     parts: dict[str, bytearray] = {}
     for name, piece in state.copy().part_pieces():
         parts.setdefault(name, bytearray()).extend(piece)
@@ -310,19 +316,21 @@ def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
 
 
 def unpack_parts(parts: Mapping[str, bytes], tables: Sequence[Source] = TABLES) -> ReplicatedState:
-    """Inverse of `pack_parts`. The queues are empty, because the log begins at the snapshot. ValueError."""
+    """Inverse of `pack_parts`. The queues are empty, because the log begins at the snapshot. Raises
+    ValueError if a part is invalid."""
     state = ReplicatedState(tables)
     state.load_parts(parts)
     return state
 
 
 def holds_state(parts: Mapping[str, bytes]) -> bool:
-    """Whether these are the parts of a broker's snapshot, not those of another kind of host."""
+    """Whether these are the parts of a broker's snapshot. Other kinds of hosts have other parts."""
     return COUNTERS in parts and TOPICS.name in parts
 
 
 def queue_ends(parts: Mapping[str, bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """(topic, queue id) -> next offset and first position, from the parts of a snapshot; ValueError."""
+    """Read from the parts of a snapshot a map of (topic, queue id) to (next offset, first position). Raises
+    ValueError if the part is invalid."""
     ends = QueueEnds()
     try:
         ends.load(msgpack.unpackb(parts.get(QUEUES.name, b"\x90"), strict_map_key=False))

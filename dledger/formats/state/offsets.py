@@ -1,4 +1,5 @@
-"""Consumer offsets (ConsumerOffsetManager): a compact table, as there may be a million of them."""
+"""Consumer offsets (ConsumerOffsetManager). The table has a compact container, as there may be a million
+offsets."""
 
 from __future__ import annotations
 
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 
 OFFSETS_OP, RESET_OP = "offsets", "reset"
 _RUN = 4096
-"""Consumer offsets of one group that are sorted at a time."""
+"""Largest number of consumer offsets of one group that are sorted in one step."""
 _packer = msgpack.Packer()
 
 Queue = tuple[str, int]
-"""Topic and queue id."""
+"""A queue: topic and queue id."""
 
 
 def offsets_op(group: str, offsets: Iterable[tuple[str, int, int]], *, reset: bool = False) -> dict[str, Any]:
-    """Operation that raises (or with `reset` sets) offsets of one group: (topic, queue id, offset)."""
+    """Make the operation that raises offsets of one group, or with `reset` sets them. They are given as
+    (topic, queue id, offset)."""
     rows = [list(row) for row in sorted(offsets)]
     return {"group": group, "offsets": rows, "op": RESET_OP if reset else OFFSETS_OP}
 
@@ -48,10 +50,11 @@ class OffsetTable:
     def __init__(self) -> None:
         self.rows: dict[str, dict[Queue, int]] = {}
         self._copied: set[str] = set()
-        """Groups whose offsets are shared with a copy of the state: they are copied before the next
+        """Groups whose offsets are shared with a copy of the state. They are copied before their next
         change."""
         self._groups: dict[str, dict[str, int]] = {}
-        """Topic -> groups with offsets in it -> upper bound (exclusive) of their queue ids."""
+        """Maps topic -> group with offsets in it -> upper bound (exclusive) of the queue ids of these
+        offsets."""
 
     @property
     def empty(self) -> bool:
@@ -59,7 +62,8 @@ class OffsetTable:
         return not self.rows
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """See `Table`. An offset that is not higher than the known one, or is beyond the end, is ignored."""
+        """See `Table`. An offset beyond the end of its queue is ignored, and without a reset one that is not
+        higher than the known one."""
         group = _name(op.get("group"))
         rows = [_row(item) for item in _list(op.get("offsets"))]
         self.rows.setdefault(group, {})
@@ -74,7 +78,8 @@ class OffsetTable:
                 known[key] = offset
 
     def _own(self, group: str) -> dict[Queue, int]:
-        """Offsets of a group, ready to be changed."""
+        """Return the offsets of a group for a change. If they are shared with a copy of the state, they are
+        copied first."""
         known = self.rows[group]
         if group in self._copied:
             self._copied.discard(group)
@@ -138,7 +143,7 @@ class OffsetCopy:
     rows: dict[str, dict[Queue, int]]
 
     def pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: `[[group, [[topic, queue id, offset], ...]], ...]`."""
+        """See `TableCopy`. The value is `[[group, [[topic, queue id, offset], ...]], ...]`."""
         yield _packer.pack_array_header(len(self.rows))
         for group in sorted(self.rows):
             rows = list(self.rows[group].items())

@@ -1,9 +1,10 @@
 """The state as it will be when everything that a leader appended is applied. It belongs to one leadership
 (architecture rule 6).
 
-A leader decides by what it appended, not only by what is applied. If a topic is created twice in a row, the
-first is a creation and the second a change. `Pending` applies each appended operation to a layer above the
-applied tables; what has been applied leaves the layer. When the leadership ends, all of it is dropped.
+A leader decides by what it appended, not only by what is applied. For example, if two requests in a row
+create the same topic, the first is a creation and the second a change. `Pending` applies each appended
+operation to a layer above the applied tables. When the state has applied it, it leaves the layer. When the
+leadership ends, all layers are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _GONE = object()
 
 
 class Pending:
-    """Tables of a state together with operations that are appended but not applied."""
+    """Tables of a state as they will be with the operations that are appended but not yet applied."""
 
     def __init__(self, state: ReplicatedState) -> None:
         self._state = state
@@ -31,7 +32,7 @@ class Pending:
         self._tables: dict[str, DeclaredTable[Any, Any]] = {}
 
     def __getitem__(self, declared: Declared[K, R]) -> DeclaredTable[K, R]:
-        """The table of a declaration; read only."""
+        """Return the table of this declaration; read only."""
         table = self._tables.get(declared.name)
         if table is None:
             below = self._state[declared]
@@ -40,12 +41,12 @@ class Pending:
         return table
 
     def at_most(self, declared: Declared[K, R]) -> int:
-        """An upper bound of the table's rows, in constant time: every changed row counts as added."""
+        """An upper bound of the number of rows, in constant time. Every changed row counts as added."""
         return cast("Layer[K, R]", self[declared].rows).at_most
 
     def appended(self, index: int, op: Op) -> None:
-        """Note that entry `index` holds this operation. Operations of tables with containers of their own are
-        ignored."""
+        """Note that entry `index` holds this operation. Operations of tables that are not declared
+        (`registry.Compact`) are ignored."""
         declared = self._by_op.get(op["op"])
         if declared is None:
             return
@@ -78,21 +79,23 @@ class Pending:
                 layer.forget(kind, source.key.index(source.of[kind]), name)
 
     def applied(self, index: int) -> None:
-        """The state now holds everything up to this entry."""
+        """Note that the state now contains every entry up to this one."""
         for table in self._tables.values():
             cast("Layer[Any, Any]", table.rows).settle(index)
 
 
 class Layer(MutableMapping[K, R]):
-    """A layer above the rows of a table: it holds the differences until they are applied there."""
+    """The rows of a table together with changes that are not applied to the table yet. It stores only the
+    changes."""
 
     def __init__(self, below: MutableMapping[K, R], count_of: Callable[[str, str], int]) -> None:
-        """`count_of` returns how many rows below belong to a topic or group (kind, name)."""
+        """Make a layer without changes. `count_of` returns how many rows of the table below belong to a topic
+        or group (kind, name)."""
         self._below = below
         self._count_of = count_of
         self._forgotten: list[tuple[int, str, int, str]] = []
-        """(index of the entry, kind, place of the name in a key, name): rows below that belong to this name
-        are deleted."""
+        """Pending deletions: (index of the entry, kind, place of the name in a key, name). Rows below that
+        belong to the name count as deleted."""
         self._changed: dict[K, object] = {}
         self._latest: dict[K, int] = {}
         """Index of the last entry that changed each key."""
@@ -101,7 +104,7 @@ class Layer(MutableMapping[K, R]):
         """Index of the entry that is being applied to the layer."""
 
     def settle(self, index: int) -> None:
-        """Drop changes by entries up to this one: the rows below have them."""
+        """Drop the changes by entries up to this one, because the rows below now have them."""
         if self._forgotten:
             self._forgotten = [one for one in self._forgotten if one[0] > index]
         order = self._order
@@ -111,8 +114,8 @@ class Layer(MutableMapping[K, R]):
                 del self._latest[key], self._changed[key]
 
     def forget(self, kind: str, place: int, name: str) -> None:
-        """Delete the rows of a topic or group. The time needed depends on the pending changes, not on the
-        table."""
+        """Delete the rows of a topic or group. The time needed depends on the number of pending changes, not
+        on the size of the table."""
         for key in [key for key, row in self._changed.items() if row is not _GONE]:
             if named(key, place) == name:
                 self._change(key, _GONE)
@@ -120,12 +123,13 @@ class Layer(MutableMapping[K, R]):
 
     @property
     def changed(self) -> Collection[K]:
-        """Keys of changed rows, without those that a deletion of their topic or group removes."""
+        """Keys of rows with a pending change of their own. Rows below that a pending deletion of a topic or
+        group removes are not among them."""
         return self._changed.keys()
 
     @property
     def forgets(self) -> bool:
-        """Whether rows below are deleted by a deletion that is not applied yet."""
+        """Whether a deletion of a topic or group is pending."""
         return bool(self._forgotten)
 
     def _below_has(self, key: object) -> bool:
@@ -174,8 +178,8 @@ class Layer(MutableMapping[K, R]):
                 yield key
 
     def __len__(self) -> int:
-        """Number of rows. The time needed depends on the pending changes; while two deletions are pending, on
-        the table."""
+        """Number of rows. The time needed depends on the number of pending changes. While several deletions
+        are pending, it depends on the size of the table."""
         if len(self._forgotten) > 1:
             return sum(1 for _ in self)
         count = len(self._below)

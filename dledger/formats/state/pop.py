@@ -2,10 +2,11 @@
 ConsumerOrderInfo), and how the consumers of a topic and group must ask for messages
 (MessageRequestModeManager).
 
-A pop moves the group's offset behind the messages that it takes, and adds a checkpoint in the same batch of
-the log. From then on the messages belong to the group's checkpoints, and to nothing else. An acknowledgement
-removes them from there. When the invisible time is over, the leader copies the remaining ones to the group's
-retry topic, in one batch with their removal. So no change of leader loses a message, or revives it twice.
+A pop moves the group's offset behind the messages that it takes, and adds a checkpoint with them in the same
+batch of the log. From then on only the checkpoint knows these messages. An acknowledgement removes messages
+from the checkpoint. When the invisible time is over, the leader copies the remaining ones to the group's
+retry topic, and removes them from the checkpoint in the same batch. So a change of leader loses no message,
+and revives none twice.
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ from dledger.formats.state.table import (
 )
 
 MAX_POP_MESSAGES = 32
-"""Messages of one checkpoint at most (PopMessageRequestHeader.maxMsgNums)."""
+"""Largest number of messages in one checkpoint (PopMessageRequestHeader.maxMsgNums)."""
 MAX_INVISIBLE_MS = 7 * 24 * 3600 * 1000
 """Longest time in ms for which a message may be invisible."""
 MAX_ATTEMPT = 255
-"""Characters of an attempt id at most."""
+"""Limit, in characters, of an attempt id."""
 POP, POP_DONE, POP_ORDER, POP_ORDER_END = "pop", "pop_done", "pop_order", "pop_order_end"
 _SINCE = 4
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Milliseconds since the epoch."""
+"""A time in milliseconds since the epoch."""
 Invisible = Annotated[int, msgspec.Meta(ge=0, le=MAX_INVISIBLE_MS)]
 Offsets = Annotated[tuple[Offset, ...], msgspec.Meta(min_length=1, max_length=MAX_POP_MESSAGES)]
 
 CheckpointKey = tuple[str, str, int, int, int]
-"""Key of a checkpoint, which is in its handles: group, topic, queue id, start, time."""
+"""Key of a checkpoint: group, topic, queue id, start, time. The handles of its messages hold the last
+three."""
 OrderKey = tuple[str, str, int]
-"""Key of an order row: group, topic, queue id."""
+"""Key of a `PopOrder`: group, topic, queue id."""
 
 
 class PopCheckpoint(Row, frozen=True):
-    """Messages of one queue that a pop took. `offsets` are those that are not acknowledged yet.
+    """A checkpoint: messages of one queue that a pop took. `offsets` are those that are not acknowledged yet.
 
-    `start`: queue offset at which the pop began. `time`, `invisible`: when, and for how long, in ms.
+    `start` is the queue offset at which the pop began. `time` says when the pop happened, and `invisible` how
+    long the messages stay invisible; both are in ms.
     """
 
     operation: ClassVar[str] = POP
@@ -63,12 +66,13 @@ class PopCheckpoint(Row, frozen=True):
 
     @property
     def key(self) -> CheckpointKey:
-        """The key, which is also in its handles."""
+        """Key of the checkpoint in its table."""
         return (self.group, self.topic, self.queue, self.start, self.time)
 
 
 class PopDone(msgspec.Struct, frozen=True):
-    """Operation: these messages of a checkpoint were acknowledged, or copied to the retry topic."""
+    """An operation. It removes messages from a checkpoint, because they were acknowledged or copied to the
+    retry topic."""
 
     group: Name
     topic: Name
@@ -79,11 +83,13 @@ class PopDone(msgspec.Struct, frozen=True):
 
 
 class PopOrder(Row, frozen=True):
-    """Messages given to one consumer of a group that pops in order; the queue's next messages wait for it.
+    """Messages that one consumer of a group got by a pop in order. The next messages of the queue are
+    delivered only after them.
 
-    `offsets`: all messages of the pop. `counts`: how many times each had been given to a consumer before.
-    `acked`: the acknowledged ones. The group's offset is that of the first message that is not acknowledged.
-    `visible`: [offset, time in ms] of the messages whose invisible time was changed.
+    `offsets` has all messages of the pop. `counts` has for each of them how many times it was given to a
+    consumer before. `acked` has the acknowledged ones. The group's offset is that of the first message that
+    is not acknowledged. `visible` has [offset, time in ms at which it becomes visible] for messages whose
+    invisible time was changed.
     """
 
     operation: ClassVar[str] = POP_ORDER
@@ -100,7 +106,7 @@ class PopOrder(Row, frozen=True):
 
     @property
     def key(self) -> OrderKey:
-        """The key: one queue of a group."""
+        """Key of the row in its table: one queue of a group."""
         return (self.group, self.topic, self.queue)
 
 
@@ -116,8 +122,8 @@ class RequestMode(Row, frozen=True):
 
 
 def done_op(key: CheckpointKey, offsets: tuple[int, ...]) -> dict[str, Any]:
-    """Make the operation that removes messages from a checkpoint, and with the last one the checkpoint
-    itself."""
+    """Make the operation that removes messages from a checkpoint. The checkpoint itself is removed with its
+    last message."""
     group, topic, queue, start, time = key
     return {
         "group": group,

@@ -1,5 +1,5 @@
-"""Ends of queues (safety.md S14): changed by messages, not by operations. Compact, as there may be 400,000 of
-them."""
+"""Bounds of queues (safety.md S14). They are changed by messages, not by operations. The table has a compact
+container, as there may be 400,000 queues."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 _FIELDS = 4
-"""How many numbers a copy has for each queue: id, next, min, first_position."""
+"""Number of values that a copy has for each queue: id, next, min, first_position."""
 
 
 @dataclass(slots=True)
 class QueueBounds:
-    """Offsets of one queue: the messages in [min, next) exist here.
+    """Offsets of one queue. The messages in [min, next) exist here.
 
-    `first_position` is the physical offset of message 0 of the queue, -1 before there is one. `min` may
-    differ between replicas. It is `next` in the state at the point where this replica's log begins, which its
-    own retention decides.
+    `first_position` is the physical offset of message 0 of the queue, -1 as long as there is none. `min` may
+    differ between replicas, because each replica's retention decides where its log begins. `min` is the value
+    of `next` at that point of the log.
     """
 
     next: int = 0
@@ -32,10 +32,10 @@ class QueueBounds:
 
 
 class QueueEnds:
-    """Maps topic -> queue id -> bounds.
+    """The table of queues. Maps topic -> queue id -> bounds.
 
-    Code that changes bounds must call `touch`: a copy of the state packs only the topics touched since the
-    last copy.
+    Code that changes bounds must call `touch`, because a copy of the state packs only the topics touched
+    since the last copy.
     """
 
     name = "queues"
@@ -45,7 +45,7 @@ class QueueEnds:
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, QueueBounds]] = {}
         self._packed: dict[str, array[int]] = {}
-        """Packed bounds of topics as of the last copy."""
+        """Maps topic -> packed bounds of its queues, as of the last copy."""
         self._touched: dict[str, None] = {}
 
     @property
@@ -54,8 +54,8 @@ class QueueEnds:
         return not self.rows
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:
-        """Bounds of a queue, created on first use. Code that keeps them must call `touch` with each
-        change."""
+        """Return the bounds of a queue; they are created on first use. Code that keeps the result must call
+        `touch` with each change of it."""
         self._touched[topic] = None
         queues = self.rows.setdefault(topic, {})
         bounds = queues.get(queue_id)
@@ -80,7 +80,8 @@ class QueueEnds:
         raise Malformed(f"{op['op']}: queues change by messages")
 
     def load(self, value: Any) -> None:
-        """See `Table`. The queues are empty, because the log begins at the snapshot."""
+        """See `Table`. All queues are without messages (`min` is `next`), because the log begins at the
+        snapshot."""
         self.rows = {
             topic: {queue: QueueBounds(following, following, first) for queue, following, first in rows}
             for topic, rows in value
@@ -93,7 +94,7 @@ class QueueEnds:
         self._pack_all()
 
     def _pack_all(self) -> None:
-        """Pack all topics after loading, which happens in a worker, so that the first copy is fast, too."""
+        """Pack all topics after loading, so that the first copy is fast, too. Loading happens in a worker."""
         self._packed = {}
         self._touched = dict.fromkeys(self.rows)
         self.copy()
@@ -127,8 +128,8 @@ class QueueCopy:
     rows: dict[str, array[int]]
 
     def pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: `[[topic, [[queue id, next, first position], ...]], ...]`, only for queues that
-        have had a message; a log that begins here needs nothing about the others."""
+        """See `TableCopy`. The value is `[[topic, [[queue id, next, first position], ...]], ...]`. Queues
+        that never had a message are left out, because they are created on first use."""
         names = [topic for topic in sorted(self.rows) if any(self.rows[topic][1::_FIELDS])]
         return packed_array(
             len(names),
@@ -139,7 +140,7 @@ class QueueCopy:
         )
 
     def own_pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: all queues, with `min`."""
+        """See `TableCopy`. The value has all queues, with `min`."""
         names = sorted(self.rows)
         return packed_array(len(names), ((topic, _quads(self.rows[topic])) for topic in names))
 

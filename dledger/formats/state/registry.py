@@ -1,9 +1,10 @@
-"""The list of all tables. A new kind of replicated state is a module with its table, and a line here.
+"""The list of all tables. To add a kind of replicated state, write a module with its table, and add a line
+here.
 
-Everything else follows: replay by brokers, audit and Spark, boundary snapshots and the state file, the view
-of pending operations on a leader, the version from which on it may be written, Spark's view `state`. The
-simulator's oracle is written by hand on purpose (dledger/chaos/scenarios/oracle); a test fails if a table is
-missing there.
+The following use the list and need no change: replay by brokers, audit and Spark; boundary snapshots and the
+state file; the leader's view of pending operations; the state version that voters must know before a table is
+written; Spark's view `state`. The simulator's oracle is written by hand on purpose
+(dledger/chaos/scenarios/oracle); a test fails if a table is missing there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from dledger.formats.state.versions import VERSIONS
 
 @dataclass(frozen=True)
 class Compact:
-    """A table with a container of its own."""
+    """Entry of the registry for a table with a class of its own (`kind`), which stores many rows in little
+    memory."""
 
     name: str
     since: int
@@ -71,8 +73,9 @@ TABLES: tuple[Source, ...] = (
 
 
 def state_version(tables: Iterable[Source] = TABLES) -> int:
-    """The newest state version that a program with these tables can read and write.
+    """Return the newest state version that a program with these tables knows: the highest version of a table.
 
-    A table of a newer version than every voter of the group has is not written yet (`dledger.versions`).
+    A leader writes operations of a table only when every voter of the group knows the version of the table
+    (`dledger.versions`).
     """
     return max(table.since for table in tables)

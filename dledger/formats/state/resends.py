@@ -1,9 +1,11 @@
-"""Ids of sends that were repeated and are stored: a further send with one of these ids is a copy.
+"""Ids of messages that were stored when their producer sent them again. A later send with one of these ids is
+a copy.
 
 A producer that does not know whether its message is stored sends it again and marks it as repeated. The
 leader looks for the first copy, and stores the repeated one only if there is none (`broker.intake.resends`).
-The first send may still be in flight, in the buffers of a broker that stood still, and arrive later. It is
-not marked. So a row here, in one batch with the stored message, remembers its id.
+The first send may still be in flight, in the buffers of a broker that stood still, and arrive later. The
+first send has no mark. So a row of this table, written in one batch with the stored message, remembers its
+id.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from dledger.formats.state.table import Declared, Name, Row
 
 RESEND, RESEND_OVER = "resend", "resend_over"
 MAX_RESENDS = 20_000
-"""Ids that are remembered, some 300 bytes each; a further one replaces the oldest."""
+"""Largest number of ids that are remembered, some 300 bytes each. A further id replaces the oldest."""
 RESEND_LIVE_MS = 600_000
-"""Milliseconds. An older id may be removed when another one comes, because no request is in flight for so
-long."""
+"""Age, in ms, from which an id may be removed when another one comes. No request is in flight for so long."""
 
 
 class Resend(Row, frozen=True):
-    """One message that was stored when it was sent again. `id` is its unique id (UNIQ_KEY), for a batch the
-    id of its first message. `time` is the time of storing by the leader's clock, in ms since the epoch."""
+    """Remembers one message that was stored when its producer sent it again. `id` is the unique key
+    (UNIQ_KEY) of the message; for a batch it is that of the first message. `time` says when the message was
+    stored, by the leader's clock, in ms since the epoch."""
 
     operation: ClassVar[str] = RESEND
     id: Name

@@ -1,9 +1,10 @@
 """Resets of consumer offsets that no consumer has followed yet (ConsumerOffsetManager.resetOffsetTable).
 
-A reset sets offsets (`offsets.RESET_OP`) and adds a row here, in one batch. Until a consumer pulls a queue at
-its new offset, pulls at other offsets are redirected there, and offset reports for the queue are ignored.
-Otherwise a consumer that still works on earlier messages would undo the reset with its next report. As it is
-in the log, this also holds after a change of leader.
+A reset sets offsets (`offsets.RESET_OP`) and adds a row to this table, in one batch. A consumer follows the
+reset of a queue when it pulls the queue at its new offset. Until then, pulls at other offsets are redirected
+to the new offset, and offset reports for the queue are ignored. Otherwise a consumer that still works on
+earlier messages would undo the reset with its next report. As the row is in the log, this also holds after a
+change of leader.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_RESET_QUEUES = MAX_QUEUES + 1
-"""Queues of one topic at most."""
+"""Largest number of queues in the reset of one topic."""
 RESET_HEARD = "reset_heard"
 Queues = Annotated[
     tuple[tuple[QueueId, Offset], ...], msgspec.Meta(min_length=1, max_length=MAX_RESET_QUEUES)
@@ -38,7 +39,8 @@ ResetKey = tuple[str, str]
 
 
 class OffsetReset(Row, frozen=True):
-    """Queues of one group and topic whose reset no consumer has followed, with their new offsets."""
+    """A reset that is not finished: the queues of one group and topic that no consumer has followed, with
+    their new offsets."""
 
     operation: ClassVar[str] = "offset_reset"
     group: Name
@@ -48,7 +50,7 @@ class OffsetReset(Row, frozen=True):
     ]
 
     def offset(self, queue_id: int) -> int | None:
-        """Offset to which a queue was reset; None when a consumer followed the reset, or there was none."""
+        """Offset to which a queue was reset; None if there was no reset, or a consumer has followed it."""
         return dict(self.queues).get(queue_id)
 
 
@@ -60,7 +62,7 @@ class _Heard(msgspec.Struct, frozen=True):
 
 
 def heard_op(group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-    """Make the operation that notes that a consumer went to the new offset of a queue."""
+    """Make the operation that notes that a consumer pulled a queue at its new offset."""
     return {"group": group, "offset": offset, "op": RESET_HEARD, "queue": queue_id, "topic": topic}
 
 

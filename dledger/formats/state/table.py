@@ -1,9 +1,10 @@
-"""What all tables of the replicated state have in common, and the kind of table that is only declared.
+"""What all tables of the replicated state have in common, and `Declared`, the kind of table that needs no
+code of its own.
 
 A table is a part of the state: rows, the operations that change them, and the bytes that hold them in a
 snapshot. Most are `Declared`: a row type, its key, and the names of the operations that put and remove a row.
-Everything else follows from that: replay, snapshots, the view of pending operations on a leader, audit,
-Spark's view.
+Everything else follows from that declaration: replay, snapshots, the leader's view of pending operations,
+audit, Spark's view.
 
 Rows are immutable, so a copy of a table is a copy of references.
 """
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_QUEUES = 1024
-"""Queues of one topic at most, for reading or writing. It bounds what one operation can make a broker
-hold."""
+"""Largest number of queues of one topic, for reading and for writing. It limits the memory that one operation
+can make a broker use."""
 MAX_INT = 0x7FFFFFFF
 """Largest flag word or retry count: a signed 32-bit number, as Java's."""
 MAX_NAME = 255
-"""Characters of a topic or group name at most."""
+"""Limit, in characters, of the name of a topic or group."""
 MAX_OFFSET = 1 << 62
 """Largest offset in a queue or in the log."""
 PIECE = 16 * 1024
-"""Bytes after which a piece of a packed table ends: about half a millisecond of work."""
+"""Size, in bytes, from which on a piece of a packed table ends. A piece takes about half a millisecond of
+work."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 QueueCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_QUEUES)]
@@ -46,26 +48,26 @@ K = TypeVar("K")
 R = TypeVar("R", bound="Row")
 
 _RUN = 1024
-"""Rows that are sorted at a time."""
+"""Largest number of rows that are sorted in one step."""
 _packer = msgpack.Packer()
 
 
 SKIPPED = (ValueError, TypeError, KeyError, AttributeError)
-"""Errors of an operation that changes nothing and is skipped in the same way on every node (safety.md
-S13)."""
+"""Errors that make an operation malformed. It changes nothing and is skipped in the same way on every node
+(safety.md S13)."""
 
 
 class Malformed(ValueError):
-    """An operation that every replica skips (safety.md S13). Nothing was changed."""
+    """Raised for an operation that every replica skips (safety.md S13). Nothing was changed."""
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_fields(op: Op, kind: type[S], fields: Iterable[str] | None = None) -> S:
-    """Read the fields of an operation into a struct of this kind; Malformed if they do not fit. Fields that
-    the struct does not know are left out. `fields` are the names as they are written, for a struct that
-    renames some."""
+    """Read the fields of an operation into a struct of this kind. Raises Malformed if they do not fit. Fields
+    that the struct does not know are left out. If the struct renames some fields, `fields` has the names that
+    are written."""
     names = kind.__struct_fields__ if fields is None else fields
     known = {name: op[name] for name in names if name in op}
     try:
@@ -84,7 +86,7 @@ class Row(msgspec.Struct, frozen=True):
     """Fields that views leave out."""
 
     def op(self) -> dict[str, Any]:
-        """The operation that creates or replaces this row. Snapshots contain it, too."""
+        """The operation that creates or replaces this row. Snapshots contain this operation, too."""
         fields = {"op": self.operation, **msgspec.to_builtins(self)}
         return {name: fields[name] for name in sorted(fields)}
 
@@ -105,11 +107,12 @@ class TableCopy(Protocol):
     """A table as it was at one moment."""
 
     def pieces(self) -> Iterator[bytes]:
-        """The part of a snapshot: one canonical msgpack value, one piece at a time. Equal tables have equal
-        bytes."""
+        """Yield the table's part of a snapshot, one piece at a time. It is one canonical msgpack value. Equal
+        tables have equal bytes."""
 
     def own_pieces(self) -> Iterator[bytes]:
-        """The part for this replica's own state file, with the data that only this replica has."""
+        """Yield the table's part of this replica's own state file. It also has the data that only this
+        replica has."""
 
 
 class Source(Protocol):
@@ -128,7 +131,8 @@ class Source(Protocol):
 
 
 class Table(Protocol):
-    """A part of the replicated state. Only operations change it, in the same way on every replica."""
+    """A part of the replicated state. Only operations and messages change it, in the same way on every
+    replica."""
 
     @property
     def name(self) -> str:
@@ -140,20 +144,22 @@ class Table(Protocol):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Names of the operations that change it."""
+        """Names of the operations that change the table."""
 
     @property
     def empty(self) -> bool:
-        """Whether it has no rows. An empty part is not written, except for tables of version 1."""
+        """Whether the table has no rows. The part of an empty table is not written, except for tables of
+        version 1."""
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """Apply one operation. Malformed is raised before anything is changed."""
+        """Apply one operation. Raises Malformed before it changes anything."""
 
     def load(self, value: Any) -> None:
-        """Inverse of `TableCopy.pieces`, unpacked; ValueError, KeyError or TypeError for an invalid value."""
+        """Inverse of `TableCopy.pieces`, for the unpacked value. Raises ValueError, KeyError or TypeError for
+        an invalid value."""
 
     def load_own(self, value: Any) -> None:
-        """Inverse of `TableCopy.own_pieces`."""
+        """Inverse of `TableCopy.own_pieces`, for the unpacked value."""
 
     def forget(self, kind: str, name: str) -> None:
         """Remove everything that belongs to a deleted topic, group or user (`kind`) of this name. For kind
@@ -167,21 +173,21 @@ class Table(Protocol):
 
 
 Operation = Callable[["DeclaredTable[K, R]", Op, "ReplicatedState"], None]
-"""A further operation of a declared table. It raises Malformed before it changes anything."""
+"""Function for a further operation of a declared table. It raises Malformed before it changes anything."""
 
 
 @dataclass(frozen=True, eq=False)
 class Declared(Generic[K, R]):
-    """A table that is only declared.
+    """A table that needs no code of its own; it is described by these fields.
 
-    * `key`: the fields of a row that are its key. With one field the key is its value, else the tuple of the
-      values.
+    * `key`: the fields of a row that are its key. If there is one field, the key is its value, else the tuple
+      of the values.
     * `remove`: name of the operation that removes a row; its fields are those of the key.
-    * `more`: further operations.
+    * `more`: further operations, by name.
     * `versioned`: the number of changes is part of the state (DataVersion.counter).
     * `topic_field`, `queue_field`: fields that have columns of their own in views, if a row has them.
-    * `of`: the topic, group or user to which a row belongs, as kind (`Table.forget`) -> field of the key. The
-      row is removed when that is deleted.
+    * `of`: the topic, group or user to which a row belongs. Maps a kind (`Table.forget`) to the field of the
+      key that holds the name. The row is removed when that topic, group or user is deleted.
     """
 
     name: str
@@ -212,7 +218,7 @@ class Declared(Generic[K, R]):
 
     @cached_property
     def key_type(self) -> type[msgspec.Struct] | None:
-        """Fields of an operation that removes a row; None if there is no such operation."""
+        """Struct with the fields of the operation that removes a row; None if there is no such operation."""
         return _key_type(self) if self.remove else None
 
     def key_of(self, row: R) -> K:
@@ -228,7 +234,7 @@ class Declared(Generic[K, R]):
 
 
 class DeclaredTable(Generic[K, R]):
-    """Rows by their key. `rows` may be a view of another table's rows (`pending`)."""
+    """A declared table: its rows by their key. `rows` may be a view of another table's rows (`pending`)."""
 
     def __init__(self, declaration: Declared[K, R], rows: MutableMapping[K, R] | None = None) -> None:
         self.declaration = declaration
@@ -242,9 +248,10 @@ class DeclaredTable(Generic[K, R]):
         self._key_type = declaration.key_type
         of = declaration.of if rows is None else {}  # others' rows are found by their owner
         self._of: dict[str, dict[str, dict[K, None]]] = {kind: {} for kind in of}
-        """Kind -> name -> keys of the rows that are removed with it."""
+        """Maps kind -> name -> keys of the rows that are removed with the topic, group or user of this
+        name."""
         self._places = {kind: declaration.key.index(name) for kind, name in of.items()}
-        """Kind -> place of the name in the key."""
+        """Maps kind -> place of the name in the key."""
 
     @property
     def empty(self) -> bool:
@@ -252,7 +259,7 @@ class DeclaredTable(Generic[K, R]):
         return not self.rows
 
     def put(self, row: R) -> None:
-        """Create or replace a row. Putting an equal row again is no change."""
+        """Create or replace a row. Putting an equal row again does not count as a change."""
         key = self.declaration.key_of(row)
         known = self.rows.get(key)
         if known != row:
@@ -291,7 +298,8 @@ class DeclaredTable(Generic[K, R]):
                 self._leave(self._of[other], place, keys)
 
     def _leave(self, owners: dict[str, dict[K, None]], place: int, keys: dict[K, None]) -> None:
-        """Remove deleted rows from their other owners. Rows of one owner mostly follow each other."""
+        """Remove deleted rows from the lists of their other owners. Rows of one owner mostly follow each
+        other in `keys`."""
         owner = ""
         of_owner: dict[K, None] = {}
         for key in keys:
@@ -373,7 +381,7 @@ class DeclaredCopy(Generic[K, R]):
 
 
 def named(key: object, place: int) -> str:
-    """The name inside a key."""
+    """The name at a place of a key. A key that is no tuple is the name itself."""
     return str(key[place] if isinstance(key, tuple) else key)
 
 
@@ -391,7 +399,7 @@ def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:
 
 
 def _key_type(declaration: Declared[Any, Any]) -> type[msgspec.Struct]:
-    """A row type with the fields of the key only: the fields of an operation that removes a row."""
+    """Make a struct with the fields of the key only, for the operation that removes a row."""
     types = {one.name: one.type for one in msgspec.structs.fields(declaration.row)}
     return msgspec.defstruct(
         f"{declaration.row.__name__}Key", [(name, types[name]) for name in declaration.key], frozen=True

@@ -1,12 +1,14 @@
 """How far timer messages are delivered (TimerMessageStore's timercheckpoint, stored in the log).
 
 Timer messages are in one queue, in order of sending. They are delivered in order of (due time, queue offset).
-A row records a place in that order: the messages before it are delivered. Messages before the first row are
-delivered, too. A row is in one batch with the messages that it counts as delivered, so no change of leader
-loses one or repeats one. A waiting message has no row of its own.
+A row records a place in that order; the messages before this place are delivered. A row is in one batch with
+the messages that it counts as delivered, so a change of leader loses none and repeats none. A waiting message
+has no row of its own.
 
-There is one row as long as clocks go forward. If a clock went back, messages arrive that are due before
-already delivered ones. From their offset on a new row counts.
+A row applies to the messages from queue offset `begin` on. Messages with lower offsets than the `begin` of
+the first row are delivered. There is one row as long as clocks go forward. If a clock went back, later
+messages may be due before messages that are already delivered. Then a new row begins at the first of these
+later messages.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from dledger.formats.state.table import Declared, Offset, Row
 
 TIMER, TIMER_END = "timer", "timer_end"
 MAX_TIMER_ROWS = 16
-"""Rows that a leader makes at most. When there are so many, a message that comes too late waits for delivered
-ones."""
+"""Largest number of rows that a leader makes. When there are so many, a message that is due before delivered
+ones gets a later due time."""
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Milliseconds since the epoch."""
+"""A time in milliseconds since the epoch."""
 
 
 class TimerProgress(Row, frozen=True):
-    """Progress of the messages from queue offset `begin` on, up to the next row's. Those due before `time`
-    are delivered, and of those due at `time` the ones before offset `next`."""
+    """Progress of the messages from queue offset `begin` up to the `begin` of the next row. Those due before
+    `time` are delivered. Of those due at `time`, the ones with a queue offset below `next` are delivered."""
 
     operation: ClassVar[str] = TIMER
     begin: Offset
@@ -38,7 +40,7 @@ class TimerProgress(Row, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place in the order of delivery."""
+        """Place in the order of delivery. The messages before it are delivered."""
         return (self.time, self.next)
 
 
@@ -46,8 +48,8 @@ TIMERS = Declared[int, TimerProgress]("timers", TimerProgress, key=("begin",), s
 
 
 def still_waits(rows: list[TimerProgress], due: int, offset: int) -> bool:
-    """Whether a message still has to be delivered, given the rows in order. Nothing before the first row
-    waits. Without rows nothing was ever delivered, and all messages wait."""
+    """Whether a message still has to be delivered, given the rows in order. Messages below the `begin` of the
+    first row are delivered. If there are no rows, nothing was delivered yet, and all messages wait."""
     for row in reversed(rows):
         if offset >= row.begin:
             return (due, offset) >= row.place
@@ -55,5 +57,5 @@ def still_waits(rows: list[TimerProgress], due: int, offset: int) -> bool:
 
 
 def in_order(rows: Iterable[TimerProgress]) -> list[TimerProgress]:
-    """The rows in order of their offset."""
+    """The rows in order of `begin`."""
     return sorted(rows, key=lambda row: row.begin)

@@ -11,7 +11,7 @@ from dledger.formats.state.table import Declared, Int32, Name, QueueCount, Row
 
 
 class Perm(IntFlag):
-    """Permission bits of a topic (PermName)."""
+    """Bits of a topic's permissions (PermName)."""
 
     INHERIT = 1
     WRITE = 2
@@ -19,7 +19,7 @@ class Perm(IntFlag):
 
 
 class TopicConfig(Row, frozen=True, rename={"read_queues": "read", "write_queues": "write"}):
-    """A topic. `attributes` are RocketMQ 5's, as sorted pairs."""
+    """Configuration of a topic. `attributes` are RocketMQ 5's, as sorted pairs."""
 
     operation: ClassVar[str] = "topic"
     name: Name

@@ -1,8 +1,9 @@
 """Open transactions: half messages whose producer has not yet committed or rolled back.
 
-RocketMQ records in a topic of its own which half messages are finished (RMQ_SYS_TRANS_OP_HALF_TOPIC), after
-the message is in its topic. If the master changes between the two, the message is delivered twice. Here a row
-records that a transaction is open, and its removal is in one batch with the message that a commit puts.
+RocketMQ first puts the message of a commit into its topic, and then records in another topic
+(RMQ_SYS_TRANS_OP_HALF_TOPIC) that the half message is finished. If the master changes between the two, the
+message is delivered twice. Here a row records that a transaction is open, and a commit removes the row in one
+batch with the message that it puts.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ transactionCheckInterval)."""
 TRANSACTION, TRANSACTION_END = "transaction", "transaction_end"
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Milliseconds since the epoch."""
+"""A time in milliseconds since the epoch."""
 
 
 class Transaction(Row, frozen=True):
     """One open transaction.
 
     * `half`: queue offset of its half message, as reported to its producer (tranStateTableOffset).
-    * `at`: queue offset of the newest copy. Each check puts the message again, so that retention does not
-      remove it.
-    * `time`: when that copy was put, by the leader's clock, in ms.
-    * `wait`: time in ms after which its producer is asked.
+    * `at`: queue offset of the newest copy of the half message. Each check puts a new copy, so that retention
+      does not remove the message.
+    * `time`: when the newest copy was put, by the leader's clock, in ms.
+    * `wait`: time in ms after which the producer is asked for the outcome.
     * `checks`: how often the producer was asked.
     """
 

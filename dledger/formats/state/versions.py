@@ -1,4 +1,4 @@
-"""State versions that the log needs: every reader must know them."""
+"""State versions that every reader of the log must know."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dledger.formats.state.table import Declared, Row
 
 
 class VersionNote(Row, frozen=True):
-    """The log holds, or will hold, operations of this state version. It is noted before the first of them,
-    while all voters are connected. From then on they may be written whichever voters are connected, even when
-    their tables are empty."""
+    """Notes that the log holds, or will hold, operations of this state version. The note is made before the
+    first of these operations, while all voters are connected. From then on these operations may be written
+    whichever voters are connected, even when their tables are empty."""
 
     operation: ClassVar[str] = "version"
     version: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
