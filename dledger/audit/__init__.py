@@ -1,24 +1,24 @@
 """Audit of log stores: checks the content that is on disk. It only reads, and never changes a store.
 
-A pure scanner of one segment (`walk`, `scan`), a picture of a store directory (`store_directory`), and the
-comparison of replicas (`compare`) from the scanner's rows. `local` runs all of it in one process;
+The audit reads what is in a store directory (`store_directory`), scans each segment (`walk`, `scan`), and
+compares the replicas by the results of the scans (`compare`). `local` runs all of it in one process;
 `dledger.spark` distributes the same functions; both give the same report.
 
-Design (hierarchical, measured against grouping every entry): each segment is scanned where it is stored and
-gives a few rows: its faults, a digest for each block of 1024 indexes, and the indexes that it covers.
-Replicas are compared by digests; only blocks with different digests are read again, entry by entry.
+Each segment is scanned where it is stored. The result is a list of a few rows: its faults, a digest for each
+block of 1024 indexes, and the indexes that it covers. Replicas are compared by digests. Only blocks with
+different digests are read again, entry by entry. This needs far fewer rows than grouping every entry.
 
-* `findings`   codes, severities, advice, exit codes; the rows that a scan yields
+* `findings`   codes, severities, advice, exit codes; the kinds of rows that a scan yields
 * `store_directory`   a store directory: replicas, segments, index files, identity, checkpoint
-* `walk`       pure: bytes of a segment -> entries, with their damage
+* `walk`       finds the entries in the bytes of a segment, and their damage; pure
 * `digests`    additive digest of a block
 * `unit_files` files of fixed-size units
 * `derived`    index files and ConsumeQueue files, compared with the log
-* `scan`       one segment, or the side files of one replica -> rows
+* `scan`       makes rows from one segment, or from the files beside the segments of one replica
 * `coverage`   which indexes a replica holds; continuity between its segments
-* `compare`    rows of all replicas -> report
+* `compare`    makes the report from the rows of all replicas
 * `report`     the report as JSON and as text
-* `replicas`   a replica as engines see it, wherever it lies
+* `replicas`   the interface of a replica, wherever it is stored
 * `local`      the functions `verify` and `compare`, without Spark
-* `crash`      exit code of a crash
+* `crash`      exit code after a crash
 """

@@ -10,7 +10,8 @@ _DELETES = "delete its store"
 
 
 def caution(findings: Iterable[Finding]) -> str:
-    """A warning, or an empty text: two repairs that are right separately may together lose data."""
+    """Return a warning if two repairs, each of which is right by itself, may together lose data; otherwise an
+    empty text."""
     every = list(findings)
     refilled = {
         name

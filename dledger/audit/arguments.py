@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 def process_code(exit_code: int, fail_on: str) -> int:
-    """The exit code of the process, as `--fail-on` says."""
+    """Exit code of the process for an audit with this exit code, according to `--fail-on`."""
     return exit_code if exit_code >= FAIL_ON[fail_on] else 0
 
 
 class KeepError(Exception):
-    """Options are invalid; the text says why."""
+    """Raised when options are invalid. The text says why."""
 
 
 def keep_root(text: str) -> str:
-    """The directory or URL of `--keep`. ValueError without pyarrow, which keeps the scans."""
+    """Return the directory or URL of `--keep`. Raises ValueError if pyarrow is missing, which writes the kept
+    scans."""
     try:
         import_module("pyarrow")
     except ImportError:
@@ -33,7 +34,8 @@ def keep_root(text: str) -> str:
 
 
 def keep_of(arguments: Options, plain: Files, now_ms: int) -> Keep | None:
-    """The meaning of `--keep`, None if it is not given. `now_ms`: wall clock. Blocking. KeepError."""
+    """Make the `Keep` for the option `--keep`; None if the option is not given. `now_ms` is the wall clock.
+    Blocking. Raises KeepError."""
     if arguments.keep is None:
         if arguments.rescan_hours is not None:
             raise KeepError("--rescan-hours needs --keep: give both")

@@ -1,6 +1,7 @@
 """The page of an audit. It is for an operator at 3 a.m., so the faults and the advice come first.
 
-Then follow the places (a strip for each replica), then all details. Pure: made from the report alone.
+Then follow the places of the faults (a strip for each replica), then all details. Pure: made from the report
+alone.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from dledger.audit.report import Report
 
 MAX_FINDINGS_OF_A_CODE = 200
-"""At most this many rows of one code are on the page; JSON and Parquet have all."""
+"""Largest number of findings of one code on the page. The reports in JSON and Parquet have all."""
 RESOLUTION = 2000
-"""Stretches of one kind whose distance is below one part in this number of the axis are drawn as one."""
+"""Two ranges of one kind are drawn as one if the gap between them is smaller than the axis divided by this
+number."""
 MAX_PLACES = 12
-"""At most this many damaged stretches are listed under a strip."""
+"""Largest number of damaged ranges that are listed under a strip."""
 
 STYLE = """
 .strips { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; align-items: center; }
@@ -56,7 +58,7 @@ details { margin: .2rem 0 .6rem; } summary { cursor: pointer; color: var(--soft)
 
 
 def audit_page(report: Report, when: str) -> str:
-    """The whole page. `when`: readable time of the audit."""
+    """Make the whole page. `when` is a readable time of the audit."""
     groups = sorted({str(replica["group"]) for replica in report.replicas} - {""})
     title = f"Audit of {', '.join(groups) or 'a log'}"
     drawn = [each for each in pictures(report) if each.width]
@@ -87,7 +89,7 @@ def audit_page(report: Report, when: str) -> str:
 
 
 def _sentence(report: Report) -> str:
-    """The most important sentence of the report."""
+    """Return one sentence with the most important result of the report."""
     if not report.findings:
         return (
             "Every committed entry was read on every replica, and the replicas agree."
@@ -107,7 +109,7 @@ def _sentence(report: Report) -> str:
 
 
 def _advice(report: Report) -> Markup:
-    """One line for each advice, the most urgent first, with the replicas that need it."""
+    """Return one line for each advice, the most urgent first, with the replicas that need it."""
     by_advice: dict[str, list[Finding]] = {}
     for found in report.ordered():
         by_advice.setdefault(CODES[found.code].advice, []).append(found)
@@ -156,7 +158,8 @@ def _strips(drawn: Picture) -> Markup:
 
 
 def _visible(drawn: Picture, strip: Strip) -> Iterator[tuple[str, int, int]]:
-    """Bands to draw; bands of one kind are joined if no eye could separate them."""
+    """Return the bands to draw. Bands of one kind are joined if the gap between them is too small to be
+    seen."""
     gap = drawn.width // RESOLUTION
     for kind in reversed(KINDS):
         spans = [(first, last + gap) for first, last in strip.spans.get(kind.name, ())]
@@ -177,7 +180,7 @@ def _percent(drawn: Picture, index: int) -> str:
 
 
 def _told(strip: Strip) -> str:
-    """The strip in words: how many entries of each kind, and the places of the damage."""
+    """Describe the strip in words: how many entries of each kind, and the places of the damage."""
     words = [
         f"{html.number(strip.entries(kind.name))} {kind.name}" for kind in KINDS if kind.name in strip.spans
     ]

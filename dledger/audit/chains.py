@@ -1,8 +1,8 @@
 """Compares chain values with those recorded elsewhere: by boundary snapshots, and by the other replicas.
 
 A chain value depends on all entries up to its own. If an entry was replaced and the chain rebuilt, every
-entry fits the one before it, but the chain differs from the value in a boundary snapshot, or from that of
-another replica. Both are known at the ends of segments, so nothing more must be read.
+entry fits the one before it, but the chain value differs from that in a boundary snapshot, or from that of
+another replica. Both values are already known at the ends of segments, so nothing more must be read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dledger.formats.entry import chain_crc
 
 _WHOLE = ("blank", "full")
 _ONE_ENTRY = ("BIT_ROT", "CHAIN_BREAK")
-"""Codes of damage that also explain a different chain value at the entry itself, and at the one before it."""
+"""Codes of damage that explain a different chain value only at the damaged entry and at the entry before
+it."""
 _FROM_THERE_ON = ("DIVERGENT_COMMITTED", "LOG_MATCHING", "CHAIN_BREAK", "CHAIN_DIFFERS", "INDEX_GAP")
-"""Codes after which a different chain is expected."""
+"""Codes of faults that explain a different chain value at all later entries."""
 
 
 class _Link(NamedTuple):
@@ -29,8 +30,8 @@ class _Link(NamedTuple):
 
 
 def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Check that the log fits the chain values in its boundary snapshots. `found`: findings about this
-    replica."""
+    """Check that the log has the chain values that its boundary snapshots name. `found` are findings about
+    this replica."""
     size = holding.row.segment_size
     filled = [segment for segment in holding.segments if segment.entries]
     before = {segment.segment + size: segment for segment in filled}
@@ -46,7 +47,7 @@ def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Fin
 
 
 def _is_damaged(snapshot: SnapshotRow, found: Sequence[Finding]) -> bool:
-    """Whether reported damage explains a difference here."""
+    """Whether damage that is already reported explains a different chain value at this snapshot."""
     return any(
         (each.code in _ONE_ENTRY and _meets(each, snapshot.index))
         or (each.code == "SNAPSHOT_DAMAGED" and each.segment == snapshot.segment)
@@ -55,7 +56,7 @@ def _is_damaged(snapshot: SnapshotRow, found: Sequence[Finding]) -> bool:
 
 
 def _meets(found: Finding, index: int) -> bool:
-    """Whether a finding is about this entry or the one behind it."""
+    """Whether a finding is about entry `index` or the entry behind it."""
     return found.first_index <= index + 1 and found.last_index >= index
 
 
@@ -84,10 +85,10 @@ def _says(link: tuple[int, int, int]) -> str:
 
 
 def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Find indexes at the ends of segments where the chains of replicas differ, and no finding explains it.
+    """Find ends of segments where the chain values of replicas differ and no finding explains it.
 
-    Entries that both replicas hold were compared by content. So a difference comes from an entry before the
-    beginning of one of the logs, or from one that was rewritten in the same way.
+    Entries that both replicas hold were compared by content. So the difference comes from an entry before the
+    beginning of one of the logs, or from an entry that was rewritten in the same way on both.
     """
     links: dict[int, dict[_Link, list[str]]] = {}
     for holding in holdings:
@@ -111,7 +112,7 @@ def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> 
 
 
 def _links(holding: Holding) -> dict[int, _Link]:
-    """Links of committed entries at the ends of segments."""
+    """Terms and chain values of committed entries at the ends of segments."""
     links: dict[int, _Link] = {}
     for segment in holding.segments:
         if segment.entries and holding.row.ours:

@@ -1,24 +1,26 @@
 """Makes the report from the rows of scans: checks each replica by itself, then compares the replicas.
 
-A replica *claims* the entries that it knew to be committed before the scan. An entry above that is tentative:
-Raft may still truncate it. It counts as a copy if it equals the claimed content, and otherwise it is ignored.
-C is the highest committed index that any replica claimed before the first of them listed its segments. (A
-replica that lists its segments before another one claims may have begun a new segment since.) Q is the
-majority of the group.
+A replica *claims* the entries that it knew to be committed before the scan. An entry above that is tentative,
+because Raft may still truncate it. A tentative entry counts as a copy if it equals the claimed content, and
+otherwise it is ignored. C is the highest committed index that any replica claimed before the first of them
+listed its segments. (A replica may list its segments before another replica claims an index, and may have
+begun a new segment since.) Q is the number of voters that is a majority of the group.
 
-* Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
-* At or below C, fewer than Q good copies: BELOW_QUORUM, whether the reason is rot, missing segments or both.
-  A copy that could not be read is UNREADABLE, not lost: BELOW_QUORUM is reported only if there are too few
-  copies even with it.
-* A tentative copy differs: DIVERGENT_UNCOMMITTED if it has another term. A term has only one leader, which
-  makes one entry for an index: if two entries of one term differ, log matching is broken (LOG_MATCHING).
-* If stores are copied one after the other while the group is written to, they end at different indexes, and
-  the last copy claims entries that did not exist at the time of the first. So if a replica neither holds nor
-  claims an index, that proves nothing (COPIES_APART), unless all replicas are known to be of the same time:
-  running nodes that answer for themselves, or stores that the operator declares to be so (`same_time`).
+* DIVERGENT_COMMITTED: two claimed copies with good CRCs differ.
+* BELOW_QUORUM: an entry at or below C has fewer than Q good copies, whether the reason is rot, missing
+  segments or both. A copy that could not be read is UNREADABLE, not lost. BELOW_QUORUM is reported only if
+  there are too few copies even if the unreadable ones are counted.
+* DIVERGENT_UNCOMMITTED: a tentative copy has another term than the claimed one.
+* LOG_MATCHING: two entries of one index and term differ. A term has only one leader, which makes one entry
+  for an index, so the log matching property of Raft is violated.
+* COPIES_APART: stores were copied one after the other while the group was written to. They end at different
+  indexes, and the last copy claims entries that did not exist at the time of the first. So if a replica
+  neither holds nor claims an index, that proves nothing. This does not apply if all replicas are known to be
+  of the same time: running nodes that answer for themselves, or stores that the operator declares to be so
+  (`same_time`).
 
 Missing entries are found by coverage, never by digests. Content is compared by digests, and if these differ,
-entry by entry. A replica whose oldest segments were removed by retention need not hold their entries.
+entry by entry. A replica whose oldest segments were removed by retention need not hold the entries of these.
 """
 
 from __future__ import annotations
@@ -40,30 +42,32 @@ from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREAD
 from dledger.formats.entry import COVERED
 
 DRILL_BLOCKS = 256
-"""Blocks that are read again at a time: limits the memory of a comparison to about a million entry rows."""
+"""Number of blocks that are read again at a time. It limits the memory of a comparison to about a million
+entry rows."""
 
 _NOT_SEEN = ("UNREADABLE", "UNREACHABLE")
-"""Codes of replicas that could not be examined, if the finding is not about a part of them."""
+"""Codes of findings about replicas, or parts of replicas, that could not be examined."""
 
 Drill = Callable[[list[tuple[int, int]]], Iterable[EntryRow]]
-"""Returns the entries of all replicas in the given ranges of indexes (inclusive, ascending), in any order."""
+"""Function that reads entries again. It returns the entries of all replicas in the given ranges of indexes
+(inclusive, ascending), in any order."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The replicas, and what is known about their group."""
+    """The replicas of one broker group, and what is known about the group."""
 
     holdings: list[Holding]
     commit: int
-    """C; -1 if no replica knows a committed entry."""
+    """Highest committed index, C in the text of the module; -1 if no replica knows a committed entry."""
     quorum: int
     absent: int
-    """Members whose stores were not given: they may hold any entry."""
+    """Number of members whose stores were not given. Each of them may hold any entry."""
     same_time: bool = False
-    """Whether all replicas were scanned after the last of them said what is committed. If not, one that ends
-    earlier may have been scanned, or copied, earlier: entries that it lacks prove nothing."""
+    """Whether all replicas were scanned after the last of them said what is committed. If not, a replica that
+    ends earlier may have been scanned, or copied, earlier. Then entries that it lacks prove nothing."""
     shipped: bool = False
-    """Whether the rows come from scans at different times."""
+    """Whether the rows were shipped by brokers, from scans at different times."""
 
 
 def analyse(
@@ -77,11 +81,13 @@ def analyse(
     shipped: bool = False,
     claims: Mapping[str, int] | None = None,
 ) -> Report:
-    """The report. `rows`: all rows except block rows; `differing`: blocks for which the digests of two
-    holders differ.
+    """Check each replica, compare the replicas, and make the report.
 
-    `claims`: by replica, what was committed before any replica was examined for the scan; `same_time`,
-    `shipped`: see `Group`.
+    * `rows`: all rows except block rows.
+    * `differing`: blocks for which the digests of two replicas differ.
+    * `drill`: reads the entries of such blocks again.
+    * `claims`: for each replica, the index that was committed before any replica was examined for the scan.
+    * `same_time`, `shipped`: see `Group`.
     """
     everything = list(rows)
     holdings = gather(everything)
@@ -125,7 +131,7 @@ def analyse(
 
 
 def _strangers(holdings: list[Holding]) -> Finding | None:
-    """The finding if the stores are not replicas of one log and cannot be compared; else None."""
+    """Return a finding if the stores are not replicas of one log and cannot be compared; else None."""
     for what in ("group", "cluster"):
         values = sorted({getattr(holding.row, what) for holding in holdings} - {""})
         if len(values) > 1:
@@ -139,7 +145,7 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
 def _group(
     holdings: list[Holding], unseen: int, claims: Mapping[str, int], same_time: bool, shipped: bool
 ) -> Group:
-    """The group. `unseen`: how many of the given replicas could not be examined."""
+    """Make the group. `unseen` is the number of given replicas that could not be examined."""
     members = max(len(holdings) + unseen, _configured(holdings).row.members)
     return Group(
         holdings,
@@ -154,12 +160,13 @@ def _group(
 
 
 def _configured(holdings: list[Holding]) -> Holding:
-    """The replica that knows the newest configuration of the group."""
+    """Return the replica that knows the newest configuration of the group."""
     return max(holdings, key=lambda holding: (holding.row.voters_since, holding.row.members))
 
 
 def _not_audited(holdings: list[Holding], findings: list[Finding]) -> Iterator[Finding]:
-    """Members whose stores were not given. Members that could not be examined have another finding."""
+    """Yield findings for members whose stores were not given. Members that could not be examined have another
+    finding."""
     voters = _configured(holdings).row.voters.split(",")
     told = {found.replica for found in findings} | {holding.row.node for holding in holdings}
     absent = [voter for voter in voters if voter and voter not in told]
@@ -186,7 +193,8 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
 
 
 def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
-    """Boundary snapshots at one position that differ between replicas; they must be equal (safety.md S20)."""
+    """Yield findings for boundary snapshots that differ between replicas at one position. They must be equal
+    (safety.md S20)."""
     by_place: dict[int, dict[str, list[SnapshotRow]]] = {}
     for row in rows:
         by_place.setdefault(row.segment, {}).setdefault(row.digest, []).append(row)
@@ -219,7 +227,7 @@ def _retired(holding: Holding, index: int) -> bool:
 
 
 def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
-    """Committed ranges that too few replicas hold or may hold, found by coverage alone."""
+    """Yield findings for committed ranges that too few replicas hold or may hold, by coverage alone."""
     edges = [0, group.commit + 1]
     for holding in group.holdings:
         for first, last in (*holding.held, *holding.unread):
@@ -238,7 +246,7 @@ def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
 
 
 def _too_few(group: Group, index: int) -> Finding | None:
-    """The finding if coverage alone leaves less than a majority of copies of this entry; else None."""
+    """Return a finding if, by coverage alone, fewer than a majority have a copy of this entry; else None."""
     holders: list[str] = []
     counted, earlier = group.absent, []
     for holding in group.holdings:
@@ -269,8 +277,8 @@ def _may_hold(holding: Holding, index: int) -> bool:
 
 
 def _blocks_to_drill(differing: Iterable[int], findings: list[Finding], block_entries: int) -> list[int]:
-    """Blocks that differ, and those with damage (if all replicas have the same damage, their digests are
-    equal)."""
+    """Return the blocks that differ, and the blocks with damage. (If all replicas have the same damage, their
+    digests are equal.)"""
     blocks = set(differing)
     for found in findings:
         if found.code in ("BIT_ROT", "CHAIN_BREAK") and found.first_index >= 0:
@@ -297,7 +305,7 @@ def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) ->
 
 
 def _ranges(blocks: list[int], block_entries: int) -> list[tuple[int, int]]:
-    """Index ranges of blocks; adjacent ones are joined."""
+    """Index ranges of blocks. The ranges of adjacent blocks are joined."""
     ranges: list[tuple[int, int]] = []
     for block in blocks:
         first, last = block * block_entries, (block + 1) * block_entries - 1
@@ -314,10 +322,10 @@ _Content = tuple[int, int, int, int]
 def classify(
     group: Group, index: int, copies: list[EntryRow], unread: Set[str] = frozenset()
 ) -> Iterator[tuple[str, str, str]]:
-    """(code, replica, detail) for each fault of one index across the replicas that hold it.
+    """Yield (code, replica, detail) for each fault that comparing the copies of one entry shows.
 
-    Damage that the scan of one replica finds is not repeated. `unread`: replicas with segments that could not
-    be read again.
+    Damage that the scan of one replica finds is not repeated. `unread` are the replicas with segments that
+    could not be read again.
     """
     by_content: dict[_Content, list[EntryRow]] = {}
     for copy in copies:
@@ -349,7 +357,7 @@ def classify(
 def _quorum_of(
     group: Group, index: int, copies: list[EntryRow], good: list[EntryRow], unread: Set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """BELOW_QUORUM if coverage alone would be enough, but damage leaves too few good copies."""
+    """Yield BELOW_QUORUM if enough replicas hold the entry, but too few of their copies are good."""
     seen = {copy.replica for copy in copies}
     lacking = [holding for holding in group.holdings if holding.name not in seen]
     excused = sum(_excused(group, holding, index) for holding in lacking) + group.absent
@@ -364,10 +372,10 @@ def _quorum_of(
 
 
 def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow]:
-    """Copies whose body equals that of another copy, and whose header is provably damaged.
+    """Copies whose body equals that of another copy, and whose header is damaged.
 
     A term that does not fit the chain is damage. The `channel` of entries of older programs is not covered by
-    a CRC, and neither is the term if there is no chain (stores of Apache RocketMQ). In these cases the
+    a CRC, and neither is the term if there is no chain (stores of Apache RocketMQ). In these two cases the
     majority decides, and without a majority all copies count as damaged.
     """
     flawed: list[EntryRow] = []
@@ -398,7 +406,7 @@ def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow
 
 
 def _reference(by_content: dict[_Content, list[EntryRow]], flawed: EntryRow) -> EntryRow:
-    """A copy with the same body and another header."""
+    """Return a copy with the same body as `flawed`, and another header."""
     return next(
         copy
         for rows in sorted(by_content.values(), key=len, reverse=True)
@@ -414,14 +422,15 @@ def _says(copy: EntryRow) -> str:
 
 
 class _Runs:
-    """Findings by code and replica. Adjacent indexes become one finding, which keeps the first detail."""
+    """Collects findings by code and replica. Adjacent indexes become one finding, with the detail of its
+    first index."""
 
     def __init__(self) -> None:
         self._done: list[Finding] = []
         self._open: dict[tuple[str, str], Finding] = {}
 
     def add(self, code: str, replica: str, index: int, detail: str) -> None:
-        """Add one index; they must come in ascending order."""
+        """Add one index. Indexes must be added in ascending order."""
         run = self._open.get((code, replica))
         if run is not None and index < 0:
             return

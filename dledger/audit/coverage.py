@@ -27,7 +27,7 @@ from dledger.formats.store_files import segment_name
 
 _NO_END = 1 << 62
 _NOT_SEEN = ("unreadable", "retired")
-"""Stops of segments that were not read to their end."""
+"""Values of `SegmentRow.stop` for segments that were not read to their end."""
 
 
 @dataclass
@@ -38,15 +38,17 @@ class Holding:
     row: ReplicaRow
     segments: list[SegmentRow]
     queues: list[QueueRunRow]
-    """Rows by queue, then by segment; an engine may have merged rows of consecutive segments."""
+    """Rows of ConsumeQueues, by queue, then by segment. An engine may have merged rows of consecutive
+    segments."""
     queue_files: list[QueueFilesRow]
     key_files: list[KeyFileRow]
     beginning: int = 0
-    """Lowest index that it should hold: earlier entries were removed by retention, or never came here."""
+    """Lowest index that the replica should hold. Earlier entries were removed by retention, or never came to
+    it."""
     held: list[tuple[int, int]] = field(default_factory=list)
     snapshots: list[SnapshotRow] = field(default_factory=list)
     unread: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of indexes (inclusive) in segments that could not be read or were retired during the scan: they
+    """Ranges of indexes (inclusive) in segments that could not be read or were retired during the scan. They
     count neither as held nor as lost."""
 
     @property
@@ -66,7 +68,7 @@ class Holding:
 
     @property
     def head_read(self) -> bool:
-        """Whether the first segment could be read; if not, the beginning of the log is unknown."""
+        """Whether the first segment could be read. If not, the beginning of the log is unknown."""
         return not self.segments or self.segments[0].stop != "unreadable"
 
     @property
@@ -75,7 +77,7 @@ class Holding:
         return self.row.committed
 
     def as_json(self) -> dict[str, object]:
-        """The replica as an object of the report."""
+        """Return the replica as an object for the report."""
         return {
             "replica": self.name,
             "store": self.row.store,
@@ -92,7 +94,7 @@ class Holding:
 
 
 def gather(rows: list[Row]) -> list[Holding]:
-    """The replicas by name, from all rows except blocks and findings."""
+    """Assemble each replica from its rows; blocks and findings are not needed."""
     holdings = {row.replica: Holding(row, [], [], [], []) for row in rows if isinstance(row, ReplicaRow)}
     for row in rows:
         match row:
@@ -162,10 +164,8 @@ def _beginning(holding: Holding) -> int:
 
 
 def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[Finding]:
-    """Check the continuity between segments, both ends of the log, and the derived files as a whole.
-
-    `found`: findings of the scans of this replica.
-    """
+    """Check the continuity between segments, both ends of the log, and the derived files as a whole. `found`
+    are the findings of the scans of this replica."""
     filled = [segment for segment in holding.segments if segment.entries]
     missing = [*_check_files(holding), *_check_head(holding, filled)]
     for before, after in pairwise(filled):
@@ -178,7 +178,7 @@ def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[F
 
 
 def _check_files(holding: Holding) -> Iterator[Finding]:
-    """Missing segment files between others, if a later segment is known to hold entries."""
+    """Find missing segment files between others, if a later segment is known to hold entries."""
     size = max(holding.row.segment_size, 1)
     for number, (before, after) in enumerate(pairwise(holding.segments), 1):
         following = before.segment + size
@@ -196,7 +196,7 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_hard_state(holding: Holding) -> Iterator[Finding]:
-    """Check the hard state: a node raises its term there before it accepts an entry of that term."""
+    """Check the term in the hard state. A node raises it there before it accepts an entry of that term."""
     said = holding.row.hard_term
     known = max((segment.settled_term for segment in holding.segments), default=-1)
     if 0 <= said < known:
@@ -230,8 +230,8 @@ def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iter
 
 
 def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
-    """Add the index at which damage at the head of a segment began, which the scan of that segment cannot
-    know."""
+    """Return the findings, and add to damage at the head of a segment the index at which it began. The scan
+    of that segment cannot know this index."""
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
     return [
         _placed(found, ends[found.segment])
@@ -249,7 +249,7 @@ def _placed(found: Finding, before: int) -> Finding:
 
 
 def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:
-    """Check for a log that begins late although its index file has units of earlier entries."""
+    """Find a log that begins late although its index file has units of earlier entries."""
     row = holding.row
     if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
         return  # what is before it was told, or is going
@@ -260,8 +260,8 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
 
 
 def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Check that each index from the beginning to the commit index is held or has a finding, whatever the
-    cause."""
+    """Check each index from the beginning to the commit index: it must be held, or some finding must say why
+    not."""
     end, committed = holding.end, holding.committed
     told = [*holding.held, *holding.unread]
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
@@ -283,7 +283,7 @@ def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding
 
 
 def _lacking(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """Ranges between `first` and `last` that are in none of these (all inclusive)."""
+    """Ranges between `first` and `last` that no span covers (all inclusive)."""
     result = []
     for low, high in sorted(spans):
         if low > first and first <= last:
@@ -352,7 +352,7 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_ends(holding: Holding) -> Iterator[Finding]:
-    """Check that the files of each queue reach its last message. Units that the broker promised must
+    """Check that the files of each queue reach its last message. The units that the broker promised must
     exist."""
     for key, mine in queue_ends(holding):
         where = f"{key[0]}/{key[1]}"
@@ -366,8 +366,12 @@ def _check_ends(holding: Holding) -> Iterator[Finding]:
 
 
 class QueueEnd(NamedTuple):
-    """How far the files of a queue reach. `rows`: its messages, by segment; `end`: first offset that is not
-    in the files; `due`: the last message whose unit the broker promised, -1 if there is none."""
+    """How far the ConsumeQueue files of one queue reach.
+
+    * `rows`: the messages of the queue in the log, by segment.
+    * `end`: first queue offset that is not in the files.
+    * `due`: last message whose unit the broker promised, -1 if there is none.
+    """
 
     rows: list[QueueRunRow]
     end: int
@@ -375,17 +379,17 @@ class QueueEnd(NamedTuple):
 
     @property
     def lag_first(self) -> int:
-        """First message without a unit that the broker did not promise."""
+        """First message that has no unit and whose unit the broker did not promise."""
         return max(self.end, self.due + 1)
 
     @property
     def lag(self) -> int:
-        """How many messages have no unit that the broker did not promise either."""
+        """Number of messages that have no unit and whose unit the broker did not promise."""
         return self.rows[-1].last_offset + 1 - self.lag_first
 
 
 def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
-    """Topic, queue id and end of the files, for each queue that has messages in the log."""
+    """Yield topic, queue id and end of the files for each queue that has messages in the log."""
     ends = {(row.topic, row.queue_id): row.end_offset for row in holding.queue_files}
     rows: dict[tuple[str, int], list[QueueRunRow]] = {}
     for row in holding.queues:
@@ -398,7 +402,8 @@ def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
 
 
 def _whole_from(holding: Holding) -> dict[int, int]:
-    """Segment -> number of the run of consecutive segments without a hole to which it belongs."""
+    """Map the start of each segment to the number of its run. A run consists of consecutive segments without
+    a hole."""
     runs: dict[int, int] = {}
     run = 0
     before: SegmentRow | None = None

@@ -1,4 +1,4 @@
-"""The state of each stretch of a replica's log, as a picture that is not drawn yet.
+"""The state of each part of a replica's log, as data for a picture.
 
 It is made from a report alone, so that a page can be made long after the audit. Pure.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dledger.audit.report import Report
 
 Span = tuple[int, int]
-"""First and last index of entries, inclusive."""
+"""A range of entries: first and last index, inclusive."""
 
 
 class Kind(NamedTuple):
-    """A state of a stretch of the log: its name, its letter in a terminal, its meaning."""
+    """A state in which entries of a replica can be: its name, its letter in a terminal, its meaning."""
 
     name: str
     letter: str
@@ -36,7 +36,7 @@ KINDS = (
     Kind("lagging", ".", "committed, but not yet on this replica"),
     Kind("retired", "-", "deleted by retention"),
 )
-"""All states; if several apply to an entry, the first of them counts."""
+"""All states. If several apply to an entry, the first of them counts."""
 
 _CODES = {
     "BIT_ROT": "corrupt",
@@ -54,18 +54,19 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Strip:
-    """One replica. `spans`: kind -> stretches, ascending and disjoint across all kinds."""
+    """The log of one replica as a strip of the picture. `spans` maps the name of a state (`Kind`) to the
+    ranges of entries in that state. The ranges are ascending, and no entry is in two of them."""
 
     replica: str
     committed: int
     spans: dict[str, list[Span]]
 
     def entries(self, kind: str) -> int:
-        """How many entries are in this state."""
+        """Number of entries in this state."""
         return sum(last - first + 1 for first, last in self.spans.get(kind, ()))
 
     def bands(self) -> Iterator[tuple[str, int, int]]:
-        """(kind, first, last) of each stretch, ascending."""
+        """Yield (name of the state, first, last) for each range of entries, ascending."""
         yield from sorted(
             ((kind, first, last) for kind, spans in self.spans.items() for first, last in spans),
             key=lambda band: band[1],
@@ -74,7 +75,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Picture:
-    """The replicas of one group over one axis, from index `first` to index `last`."""
+    """The strips of all replicas of one group over a common axis, from index `first` to index `last`."""
 
     group: str
     first: int
@@ -88,7 +89,7 @@ class Picture:
 
 
 def pictures(report: Report) -> list[Picture]:
-    """One picture for each group in a report, because each group has its own log."""
+    """Return one picture for each group in a report, because each group has its own log."""
     by_group: dict[str, list[_Replica]] = {}
     for item in report.replicas:
         by_group.setdefault(str(item["group"]), []).append(_Replica.of(item))
@@ -130,7 +131,8 @@ class _Replica:
 
 
 def _damage(findings: Iterable[Finding]) -> dict[str, dict[str, list[Span]]]:
-    """Replica -> kind -> stretches, from findings with indexes."""
+    """Map each replica to its damaged ranges, by name of the state, as the findings with indexes name
+    them."""
     result: dict[str, dict[str, list[Span]]] = {}
     for found in findings:
         kind = _CODES.get(found.code)
@@ -172,7 +174,8 @@ def _above(spans: Iterable[Span], index: int) -> Iterator[Span]:
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
-    """The spans in ascending order, disjoint, with adjacent ones joined; empty spans are dropped."""
+    """Return the spans in ascending order, without overlaps. Adjacent spans are joined, and empty spans are
+    dropped."""
     merged: list[Span] = []
     for first, last in sorted(span for span in spans if span[0] <= span[1]):
         if merged and first <= merged[-1][1] + 1:
@@ -183,7 +186,8 @@ def merge(spans: Iterable[Span]) -> list[Span]:
 
 
 def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """The parts of `spans` that are in none of `others`; both must be ascending and disjoint."""
+    """Return the parts of `spans` that no span of `others` covers. Both must be ascending and without
+    overlaps."""
     rest: list[Span] = []
     at = 0
     for first, last in spans:
@@ -201,7 +205,8 @@ def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def terminal_lines(drawn: Picture, columns: int = 64) -> Iterator[str]:
-    """The strips as letters, one line for each replica, and a legend. A cell shows the worst state in it."""
+    """Draw the strips with letters, one line for each replica, and a legend. Each letter shows the worst
+    state of the entries in its column."""
     if not drawn.width:
         return
     label = max(len(strip.replica) for strip in drawn.strips)

@@ -1,5 +1,8 @@
-"""A crash of an audit must not look like "warnings": Python ends with exit code 1 after an unhandled
-exception, and 1 means warnings here. Imports nothing that may not be installed, so that it can come first."""
+"""Gives a crash of an audit the exit code 4. Python ends with exit code 1 after an unhandled exception, but
+for an audit 1 means "warnings".
+
+Imports nothing that may not be installed, so that it can be imported first.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ COULD_NOT_RUN = 4
 
 
 def exit_4_on_crash() -> None:
-    """From here on, an unhandled exception prints its traceback and ends the process with 4."""
+    """From this call on, an unhandled exception prints its traceback and ends the process with 4."""
     sys.excepthook = _crash
 
 

@@ -1,20 +1,19 @@
-"""Compares ConsumeQueues and IndexFiles of replicas: finds what one lacks and another one has.
+"""Compares ConsumeQueues and IndexFiles of replicas: finds what one replica lacks and another one has.
 
-A single replica does not show whether derived files that end early are still being written: that is QUEUE_LAG
-or KEY_LAG, information. If another replica of the audit has units of messages that this one holds too, and
-this one had time to write them, it is QUEUE_BEHIND or KEY_BEHIND instead.
+If derived files end early, one replica alone does not show whether they are still being written. So the scan
+reports QUEUE_LAG or KEY_LAG, which is only information. Another replica of the audit may have units of
+messages that this replica also holds. If this replica had time to write these units, the report has
+QUEUE_BEHIND or KEY_BEHIND instead. A replica had time if one of these is true:
 
-A replica had time if one of these is true:
+* The message is in a segment after which another one has begun.
+* The replica has no derived files at all.
+* More messages are concerned than count as a lag.
+* Its other derived files reach further.
 
-- The message is in a segment after which another one has begun.
-- The replica has no derived files at all.
-- More messages are concerned than count as a lag.
-- Its other derived files reach further. This rule is for Apache's brokers, which dispatch one message after
-  the other, to its ConsumeQueue and then to the IndexFile.
-
-Our broker writes ConsumeQueues once a second, queue by queue: for a queue that has units, and for messages in
-the newest segment, only the number of messages counts. The same is true for its IndexFiles, which follow the
-log separately and are rebuilt if they are missing: they are behind if more entries than count as a lag are in
+This rule is for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue and then to
+the IndexFile. Our broker writes ConsumeQueues once a second, queue by queue. So for a queue that has units,
+and for messages in the newest segment, only the number of messages counts. Its IndexFiles follow the log
+separately and are rebuilt if they are missing. They are behind if more entries than count as a lag are in
 segments behind their end.
 
 Brokers write IndexFiles unless messageIndexEnable is off, and each broker has its own setting. So if one of
@@ -30,8 +29,8 @@ from dledger.audit.findings import Finding, QueueFilesRow, QueueRunRow, finding
 
 
 def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning: int) -> list[Finding]:
-    """The findings. If comparing the derived files of a replica shows a fault, it replaces the lag of that
-    replica."""
+    """Return the findings after a comparison of the derived files. If it shows a fault of a replica, the
+    fault replaces the lag of that replica."""
     damaged = {found.replica for found in findings if found.code == "KEY_INDEX"}
     for holding in holdings:
         if not holding.row.queues:
@@ -50,7 +49,7 @@ def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning:
 
 
 def _queues_behind(holding: Holding, others: list[Holding], lag_warning: int) -> Iterator[Finding]:
-    """One finding for all queues of a replica that are behind."""
+    """Yield one finding for all queues of a replica that are behind."""
     lacking: list[tuple[str, int, QueueEnd, QueueFilesRow]] = []
     for key, mine in queue_ends(holding):
         theirs = [each for other in others for each in _files_of(other, key)]
@@ -82,7 +81,7 @@ def _has_units(holding: Holding) -> bool:
 
 
 def _count(mine: QueueEnd, theirs: QueueFilesRow) -> int:
-    """Number of messages that both hold and for which only the other one has a unit."""
+    """Number of messages that both replicas hold and for which only the other replica has a unit."""
     return min(mine.rows[-1].last_offset + 1, theirs.end_offset) - mine.lag_first
 
 
@@ -96,15 +95,16 @@ def _had_time(holding: Holding, mine: QueueEnd, theirs: QueueFilesRow) -> bool:
 
 
 def _sealed_offset(row: QueueRunRow, newest: int) -> int:
-    """Last message of a run in segments before the newest one, as far as the run shows it (it does not if it
-    was scanned after the replica said what is committed)."""
+    """Queue offset of the last message of a run that is in a segment before the newest one. -1 if the run
+    does not show it, because it was scanned after the replica said what is committed."""
     if row.last_segment < newest:
         return row.last_offset
     return row.before_last if row.last_segment == newest else -1
 
 
 def _newest_segment(holding: Holding) -> int:
-    """Start of the last segment with committed entries; the segments before it are sealed."""
+    """Start of the last segment with committed entries. The segments before it are sealed, which means that
+    they do not change any more."""
     filled = (row for row in holding.segments if row.entries and row.first_index <= holding.committed)
     return max((row.segment for row in filled), default=0)
 
@@ -117,8 +117,12 @@ def _dispatched(holding: Holding) -> int:
 def _keys_behind(
     holding: Holding, witnesses: list[Holding], lags: list[Finding], others: int, lag_warning: int
 ) -> Iterator[Finding]:
-    """A finding if the IndexFiles are behind. `witnesses`: other replicas with valid IndexFiles, of `others`
-    in all; `lags`: lags that the scans of this replica found."""
+    """Yield a finding if the IndexFiles of this replica are behind.
+
+    * `witnesses`: other replicas with valid IndexFiles.
+    * `others`: number of all other replicas.
+    * `lags`: lags that the scans of this replica found.
+    """
     witnesses = [other for other in witnesses if other.key_files]
     if holding.row.ours and not holding.key_files and not 2 <= len(witnesses) == others:
         return
@@ -145,7 +149,7 @@ def _keys_behind(
 
 
 def _entries_behind(holding: Holding, end: int) -> int:
-    """Number of committed entries in segments that begin after a log offset."""
+    """Number of committed entries in segments that begin after the log offset `end`."""
     return sum(
         row.entries for row in holding.segments if row.segment > end and row.first_index <= holding.committed
     )

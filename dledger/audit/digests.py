@@ -21,10 +21,10 @@ from dledger.audit.entries import Array, Columns
 from dledger.audit.findings import BlockRow
 
 DIGEST_VERSION = 2
-"""Raised whenever equal entries would get a different digest."""
+"""Version of the digests. It is raised whenever equal entries would get a different digest."""
 BLOCK_ENTRIES = 1024
-"""Entries of a block. Measured: smaller blocks need more digest rows, larger ones more entries to read
-again."""
+"""Number of entries in a block. Measurements showed that smaller blocks need more digest rows, larger ones
+more entries to read again."""
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 """Start values of the two mixes: the golden ratio and the plastic number, in 64 bits."""
@@ -34,7 +34,7 @@ _SIGNED = 1 << 63
 
 
 class BlockDigests:
-    """Digests of the blocks that one walk reads."""
+    """Computes the digests of the blocks that one walk reads."""
 
     def __init__(self, replica: str, block_entries: int = BLOCK_ENTRIES) -> None:
         self._replica = replica
@@ -59,14 +59,14 @@ class BlockDigests:
                 known[2] ^= mix_b
 
     def rows(self) -> Iterator[BlockRow]:
-        """The digests, in order of index."""
+        """Yield the digests, in order of index."""
         for number in sorted(self._blocks):
             count, mix_a, mix_b = self._blocks[number]
             yield BlockRow(self._replica, number, count, _signed(mix_a), _signed(mix_b))
 
 
 def mixes(columns: Columns) -> tuple[Array, Array]:
-    """Two 64-bit mixes of each entry."""
+    """Return two 64-bit mixes of each entry, as two arrays."""
     sizes = columns.size.astype(np.uint64) << np.uint64(32)
     words = (
         columns.index.astype(np.uint64),
@@ -96,7 +96,7 @@ def _signed(value: int) -> int:
 
 
 def merge(rows: Iterable[BlockRow]) -> dict[int, dict[str, tuple[int, int, int]]]:
-    """Block -> replica -> (count, mix, mix); parts of one block are added up."""
+    """Add up the parts of each block. Returns block -> replica -> (count, mix, mix)."""
     result: dict[int, dict[str, tuple[int, int, int]]] = {}
     for replica, block, count, mix_a, mix_b in rows:
         of_block = result.setdefault(block, {})
@@ -108,5 +108,5 @@ def merge(rows: Iterable[BlockRow]) -> dict[int, dict[str, tuple[int, int, int]]
 
 
 def differing(blocks: dict[int, dict[str, tuple[int, int, int]]]) -> list[int]:
-    """Blocks for which two holders have different digests, ascending."""
+    """Return the blocks for which two replicas have different digests, ascending."""
     return [block for block in sorted(blocks) if len(set(blocks[block].values())) > 1]

@@ -1,4 +1,5 @@
-"""Reads entries for a comparison whose rows have none, through other sources of the same replicas."""
+"""Reads entries for a comparison of rows that were shipped without entries. They are read from other sources
+of the same replicas."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ Ranges = list[tuple[int, int]]
 
 
 class Drilling:
-    """A drill (`audit.compare.Drill`) through other sources than those that were scanned.
+    """Reads entries again (`audit.compare.Drill`) from other sources than those that were scanned.
 
-    The sources are opened when the first entry is needed: replicas with equal digests need not be reachable.
-    `read`: how an engine reads entries of these replicas; by default in this process.
+    The sources are opened when the first entry is needed, so replicas with equal digests need not be
+    reachable. `read` says how an engine reads entries of these replicas; the default reads in this process.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class Drilling:
         return self._read(self._look.replicas, ranges)
 
     def completed(self, report: Report) -> Report:
-        """The report, with findings for entries that could not be read.
+        """Return the report with findings for entries that could not be read.
 
         If a replica holds only a part of a block, at the end of a growing log or at its head, digests differ
-        without a fault. That is information, unless there is damage in the block.
+        without a fault. Then the finding is only information, unless there is damage in the block.
         """
         names = {str(replica["replica"]) for replica in report.replicas}
         lacking = sorted(names - {replica.name for replica in self._look.replicas} if self._look else [])
@@ -67,7 +68,7 @@ class Drilling:
 def _parts(
     report: Report, damage: Sequence[Finding], first: int, last: int
 ) -> Iterator[tuple[tuple[int, int], Severity]]:
-    """Blocks of a range; adjacent blocks of the same severity are joined."""
+    """Split a range into blocks, and join adjacent blocks of the same severity."""
     run: tuple[tuple[int, int], Severity] | None = None
     for start in range(first, last + 1, BLOCK_ENTRIES):
         end = start + BLOCK_ENTRIES - 1

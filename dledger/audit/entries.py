@@ -1,8 +1,9 @@
 """Entries of a window as columns (numpy), and the fast part of a walk: runs of entries without any
 irregularity. Pure.
 
-Python code runs for each entry only to get its length and the CRC of its body; all other checks are made on
-whole columns. Any irregularity ends a run, and `walk` checks the entries there one by one.
+A window is a part of a segment that is read at a time. Python code runs for each entry only to get its length
+and the CRC of its body; all other checks are made on whole columns. Any irregularity ends a run, and `walk`
+checks the entries there one by one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dledger.formats.checksum import crc32
 from dledger.formats.entry import APACHE_MAGICS, COVERED, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
 BODY_DAMAGED = 1
-"""The computed CRC of the body differs from the stored one."""
+"""Flag of an entry: the computed CRC of the body differs from the stored one."""
 CHAIN_BROKEN = 2
-"""The stored chain value does not continue that of the previous entry."""
+"""Flag of an entry: the stored chain value does not continue that of the previous entry."""
 CHAIN_UNKNOWN = 4
-"""The previous entry is not known (at the start of a segment, or after damage)."""
+"""Flag of an entry: the previous entry is not known (at the start of a segment, or after damage)."""
 UNREADABLE = 8
-"""Not an entry: a segment that could not be read (index -1)."""
+"""Flag of a row that is not an entry, but says that a segment could not be read (index -1)."""
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -48,7 +49,8 @@ _REMAINING = 0xFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry as it was read. `crc` is computed from the body; `stored_crc`, `chain`: from the header."""
+    """An entry as it was read. `crc` is computed from the body; `stored_crc` and `chain` are from the
+    header."""
 
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
     term: int
@@ -63,7 +65,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Entries, one array for each field of `Entry`, in order of the log: 64-bit signed integers."""
+    """Entries as columns: one array of 64-bit signed integers for each field of `Entry`, in order of the
+    log."""
 
     index: Array
     term: Array
@@ -79,7 +82,7 @@ class Columns:
         return len(self.index)
 
     def __getitem__(self, chosen: slice | Array) -> Columns:
-        """Some of the entries, by a slice, a mask or numbers."""
+        """Select some of the entries, by a slice, a mask or numbers."""
         chosen = to_pick(chosen)
         return Columns(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
@@ -94,22 +97,21 @@ class Columns:
 
 
 def to_pick(chosen: slice | Array) -> slice | Array:
-    """A selection for use with many columns: a mask is converted once, to numbers, or to a slice if it
-    selects all."""
+    """Convert a selection for use with many columns. A mask becomes numbers, or a slice if it selects all."""
     if isinstance(chosen, slice) or chosen.dtype != np.bool_:
         return chosen
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def columns_of(entries: Sequence[Entry]) -> Columns:
-    """Columns from single entries."""
+    """Make columns from single entries."""
     if not entries:
         return Columns(*(np.empty(0, np.int64) for _ in Entry._fields))
     return Columns(*np.array(entries, np.int64).T.copy())
 
 
 def join(parts: Sequence[Columns]) -> Columns:
-    """Columns joined one after another."""
+    """Join columns one after another."""
     filled = [part for part in parts if len(part)]
     if len(filled) == 1:
         return filled[0]
@@ -121,7 +123,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
-    """A structure at each start, copied at once. Each must lie within the buffer."""
+    """Read a structure at each start, all at once. Each must lie within the buffer."""
     if not len(starts):
         return np.empty(0, kind)
     raw = np.dtype((np.void, kind.itemsize))
@@ -152,9 +154,11 @@ def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
 class Before(NamedTuple):
     """What a walk knows about the previous entry.
 
-    - `expect`: the index after it; `term`: its term; `chain`: its chain value, None if it is unknown.
-    - `batch`: how many entries of its batch are still to come.
-    - `own_crcs`: whether any entry of ours (with CRCs) came before.
+    * `expect`: the index after it.
+    * `term`: its term.
+    * `chain`: its chain value, None if it is unknown.
+    * `batch`: how many entries of its batch are still to come.
+    * `own_crcs`: whether any entry with CRCs came before, which only programs of this project write.
     """
 
     expect: int
@@ -167,11 +171,11 @@ class Before(NamedTuple):
 def plain_run(
     data: bytes, at: int, base: int, before: Before, told: Array | None = None
 ) -> tuple[Columns, int]:
-    """The longest run of entries without any irregularity, from offset `at` of `data` (log offset `base`),
-    and the offset behind it.
+    """Return the longest run of entries without any irregularity, and the offset behind it. The run begins at
+    offset `at` of `data`. `base` is the log offset of `data`.
 
-    `told`: offsets of entries from an index; they are checked. Without it, the sizes of the entries are
-    followed one by one.
+    `told` has offsets of entries according to the index files; they are checked. Without it, the sizes of the
+    entries are followed one by one.
     """
     offsets = _follow_sizes(data, at) if told is None else told[told <= len(data) - HEADER_SIZE]
     if not len(offsets) or offsets[0] != at or (offsets < at).any():
@@ -228,12 +232,12 @@ def _follow_sizes(data: bytes, at: int) -> Array:
 
 
 def _behind(first: int, values: Array) -> Array:
-    """Each value moved to the next position."""
+    """Move each value to the next position, with `first` at the beginning."""
     return np.concatenate(([first], values[:-1]))
 
 
 def _leading(fits: Array) -> int:
-    """How many values are true before the first that is not."""
+    """Number of true values before the first one that is false."""
     return len(fits) if fits.all() else int(fits.argmin())
 
 
@@ -243,12 +247,13 @@ def _leading(fits: Array) -> int:
 # place. `chain_crc` runs over 20 bytes, so 20 tables are enough; the previous value goes into the first 4.
 
 _CHAIN_BYTES = (*range(8, 24), *range(40, 44))
-"""Places of index, term and body CRC in the header."""
+"""Offsets of the bytes of index, term and body CRC in the header."""
 _ALL = 0xFFFFFFFF
 
 
 def _tables(length: int) -> npt.NDArray[np.uint32]:
-    """[place, byte] -> contribution to the CRC of a text of this length, without inversions."""
+    """Table [place, byte] of what each byte adds to the CRC of a text of this length, if the CRC is computed
+    without inversions."""
     single = np.array([crc32(bytes([value])) ^ crc32(b"\0") for value in range(256)], np.uint32)
     tables = np.empty((length, 256), np.uint32)
     tables[length - 1] = single
@@ -262,7 +267,8 @@ _CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
 
 
 def _chain_crcs(headers: Array, before: Array) -> Array:
-    """The result of `formats.entry.chain_crc` for each header, continuing the values `before`."""
+    """Compute `formats.entry.chain_crc` for each header. `before` has the chain values of the previous
+    entries."""
     raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
     words = headers.view(np.uint64).reshape(len(headers), -1)
     index_and_term = (words[:, 1], words[:, 2])

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 
 class Severity(IntEnum):
-    """Severities in the order in which they decide the verdict. UNKNOWN: something could not be examined."""
+    """Severities, in the order in which they decide the verdict. UNKNOWN means that something could not be
+    examined."""
 
     INFO = 0
     WARNING = 1
@@ -41,7 +42,7 @@ VERDICTS = {
 
 
 class Code(NamedTuple):
-    """The default severity of a finding, and what an operator should do about it."""
+    """Properties of a code of findings: the default severity, and what an operator should do about it."""
 
     severity: Severity
     advice: str
@@ -165,10 +166,8 @@ CODES = {
 
 
 class Finding(NamedTuple):
-    """One observation of an audit. Indexes are inclusive, and -1 if they do not apply.
-
-    `replica` is empty if several are concerned; `segment` is the log offset of its first byte, or -1.
-    """
+    """One observation of an audit. Indexes are inclusive, and -1 if they do not apply. `replica` is empty if
+    several are concerned. `segment` is the log offset of the segment's first byte, or -1."""
 
     code: str
     severity: int
@@ -179,7 +178,7 @@ class Finding(NamedTuple):
     detail: str
 
     def as_json(self) -> dict[str, object]:
-        """The finding for `--json`: the fields that apply, and the advice."""
+        """Return the finding for `--json`: the fields that apply, and the advice."""
         result: dict[str, object] = {"code": self.code, "severity": Severity(self.severity).name.lower()}
         if self.replica:
             result["replica"] = self.replica
@@ -203,39 +202,37 @@ def finding(
     segment: int = -1,
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding with the default severity of its code; KeyError for an unknown code."""
+    """Make a finding with the default severity of its code. Raises KeyError for an unknown code."""
     chosen = CODES[code].severity if severity is None else severity
     return Finding(code, int(chosen), replica, first, first if last is None else last, segment, detail)
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """The severity that decides verdict and exit code; INFO if there are no findings.
-
-    CRITICAL has priority over UNKNOWN (a proven loss stays proven), UNKNOWN over ERROR (it may hide something
-    worse).
-    """
+    """Return the severity that decides verdict and exit code; INFO if there are no findings. CRITICAL has
+    priority over UNKNOWN, because a proven loss stays proven. UNKNOWN has priority over ERROR, because it may
+    hide something worse."""
     return Severity(max((found.severity for found in findings), default=Severity.INFO))
 
 
 class ReplicaRow(NamedTuple):
     """What a replica reported about itself before the scan.
 
-    - `members`: number of voters; `claimed_end`, `committed`: from its checkpoint, or -1.
-    - `index_end`: first index without a unit in the index files; `head_unit`: 1 when these files hold the
-      unit of the entry before the first segment.
-    - `ours`: 1 when it has an identity file, which stores of Apache RocketMQ do not have.
-    - `queues`: 1 when there is a ConsumeQueue directory that is surely its own.
-    - `base_index`: the entry before the log's beginning as a snapshot names it, -1 without one.
-    - `applied`: the entry up to which the broker recorded durably that its ConsumeQueues hold all units, -1
-      if it did not.
-    - `units_due`: entries below this index are in sealed segments and should have index units, but some of
-      them have none; 0 if none of them lacks its unit.
-    - `log_start`: log offset where the log began after the ConsumeQueues were looked at.
-    - `node`, `voters`: its id, and the ids of the voters in its group, separated by commas, empty if unknown.
-    - `voters_since`: index of the configuration entry that names the voters, -1 for the founders.
-    - `hard_term`: term in its hard state, -1 where it has none.
-    - `live`: 1 when the running node itself answered, so that entries that it does not show do not exist
-      there.
+    * `members`: number of voters.
+    * `claimed_end`, `committed`: end of the log and committed index from its checkpoint, or -1.
+    * `index_end`: first index without a unit in the index files.
+    * `head_unit`: 1 if the index files hold the unit of the entry before the first segment.
+    * `ours`: 1 if it has an identity file, which stores of Apache RocketMQ do not have.
+    * `queues`: 1 if there is a ConsumeQueue directory that is surely its own.
+    * `base_index`: the entry before the log's beginning as a snapshot names it, -1 without one.
+    * `applied`: the entry up to which the broker recorded durably that its ConsumeQueues hold all units, -1
+      if it did not record that.
+    * `units_due`: 0 if all entries in sealed segments have index units. Otherwise entries below this index
+      are in sealed segments and should have index units, but some of them have none.
+    * `log_start`: log offset where the log began after the ConsumeQueues were looked at.
+    * `node`, `voters`: its id, and the ids of the voters in its group, separated by commas, empty if unknown.
+    * `voters_since`: index of the configuration entry that names the voters, -1 for the founders.
+    * `hard_term`: term in its hard state, -1 if it has none.
+    * `live`: 1 if the running node itself answered, so that entries that it does not show do not exist there.
     """
 
     replica: str
@@ -264,14 +261,15 @@ class ReplicaRow(NamedTuple):
 
 
 class SegmentRow(NamedTuple):
-    """What a scan of one segment covered. Indexes are -1 when the segment is empty.
+    """What a scan of one segment covered. Indexes are -1 if the segment is empty.
 
-    - `segment`: log offset of its first byte; `stop`: why the walk ended (see `walk`).
-    - `first_crc`, `first_chain`, `last_chain`: stored values, to check the chain between segments.
-    - `opaque`: entries without a valid record; `holes`: ranges of indexes that are no longer readable as
-      entries.
-    - `lacking`: units of derived files that were not written yet and so could not be compared.
-    - `settled_term`: term of the last entry that is known to be committed.
+    * `segment`: log offset of its first byte.
+    * `stop`: why the walk ended (see `walk`).
+    * `first_crc`, `first_chain`, `last_chain`: stored values, to check the chain between segments.
+    * `opaque`: number of entries without a valid record.
+    * `holes`: ranges of indexes that are no longer readable as entries.
+    * `lacking`: number of units of derived files that were not written yet and so could not be compared.
+    * `settled_term`: term of the last entry that is known to be committed.
     """
 
     replica: str
@@ -299,7 +297,7 @@ class SegmentRow(NamedTuple):
 
 
 def unread_segment(replica: str, segment: int, stop: str = "unreadable") -> SegmentRow:
-    """The row of a segment that could not be read."""
+    """Make the row of a segment that could not be read."""
     return SegmentRow(replica, segment, -1, -1, -1, -1, 0, 0, segment, stop, 0, 0, 0, 0, ())
 
 
@@ -314,9 +312,11 @@ class BlockRow(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """Dispatched messages of one queue in one segment: the range of their queue offsets, without gaps. `due`:
-    the last message whose unit the broker promised (`ReplicaRow.applied`, at the time of the scan), -1 if
-    there is none."""
+    """The dispatched messages of one queue in one segment: the range of their queue offsets, without gaps.
+
+    `due` is the last message whose unit the broker promised (`ReplicaRow.applied`, at the time of the scan),
+    -1 if there is none.
+    """
 
     replica: str
     segment: int
@@ -328,10 +328,11 @@ class QueueRow(NamedTuple):
 
 
 class QueueRunRow(NamedTuple):
-    """`QueueRow`s of consecutive segments (some may have no message of the queue) whose offsets have no gap,
-    as one row. So the number of rows that an engine collects does not grow with segments times queues.
+    """One row instead of the `QueueRow`s of consecutive segments whose queue offsets have no gap. Some of
+    these segments may have no message of the queue.
 
-    `before_last`: last offset in segments before `last_segment`, -1 if there is none.
+    With it, the number of rows that an engine collects does not grow with segments times queues.
+    `before_last` is the last offset in segments before `last_segment`, -1 if there is none.
     """
 
     replica: str
@@ -346,8 +347,8 @@ class QueueRunRow(NamedTuple):
 
 
 class QueueFilesRow(NamedTuple):
-    """The content of the ConsumeQueue files of one queue: offsets [first, end), and the position in the last
-    unit."""
+    """What the ConsumeQueue files of one queue hold: queue offsets [first, end), and the log position in the
+    last unit."""
 
     replica: str
     topic: str
@@ -358,7 +359,7 @@ class QueueFilesRow(NamedTuple):
 
 
 class KeyFileRow(NamedTuple):
-    """An IndexFile with units, by its header: the log positions in its first and last unit."""
+    """An IndexFile with at least one unit, by its header: the log positions in its first and last unit."""
 
     replica: str
     name: str
@@ -369,7 +370,7 @@ class KeyFileRow(NamedTuple):
 
 class SnapshotRow(NamedTuple):
     """A boundary snapshot: its position, the digest in its manifest, and the last entry before it according
-    to the manifest (`chain` -1: not known)."""
+    to the manifest. `chain` is -1 if it is not known."""
 
     replica: str
     segment: int
@@ -380,15 +381,16 @@ class SnapshotRow(NamedTuple):
 
 
 class BoundRow(NamedTuple):
-    """The range for which the rows of the same file are valid (see `parquet`): one segment, or with `segment`
-    -1 the side scan.
+    """The range for which the rows of the same file are valid (see `shipped_scans`): one segment, or with
+    `segment` -1 the side scan.
 
-    - `origin`: incarnation of the store, or its path where it has no identity.
-    - `committed`, `size` (bytes of the file), `first_index`, `next_first` (of the next segment): what was
-      known before the scan, -1 for unknown.
-    - `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any longer.
-    - `segments`: for the side scan, the segments that the replica had at that time.
-    - `version`, `block_entries`: rows with other values cannot be compared with these.
+    * `origin`: incarnation of the store, or its path if it has no identity.
+    * `committed`, `size` (bytes of the segment's file), `first_index`, `next_first` (first index of the next
+      segment): what was known before the scan, -1 for unknown.
+    * `scanned_ms`: wall clock at the scan.
+    * `final`: 1 if nothing in these rows can change any longer.
+    * `segments`: for the side scan, the segments that the replica had at that time.
+    * `version`, `block_entries`: rows with other values cannot be compared with these.
     """
 
     replica: str
@@ -409,10 +411,10 @@ class BoundRow(NamedTuple):
 class KeptRow(NamedTuple):
     """Information about rows of a segment that are kept for later audits (see `kept`).
 
-    - `stamp`: identifies the files that the rows were made from, one line for each.
-    - `crc`: of the other rows in the file.
-    - `reused`: 1 when the rows of this audit come from the kept file.
-    - `problem`: why new rows could not be kept.
+    * `stamp`: identifies the files that the rows were made from, one line for each.
+    * `crc`: CRC of the other rows in the file.
+    * `reused`: 1 if the rows of this audit come from the kept file.
+    * `problem`: why new rows could not be kept.
     """
 
     replica: str
@@ -454,10 +456,8 @@ ROW_KINDS: dict[str, type[Row]] = {
 
 class FlatRow(NamedTuple):
     """A row of any kind in one shape: a few columns to filter and aggregate by, and all fields as JSON in
-    `data`.
-
-    Block rows have an empty `data`; their fields are `first_index` (the block), `entries`, `mix_a`, `mix_b`.
-    """
+    `data`. Rows of blocks have an empty `data`; their fields are in `first_index` (the block), `entries`,
+    `mix_a`, `mix_b`."""
 
     kind: str
     replica: str
@@ -476,7 +476,7 @@ _HOLES = SegmentRow._fields.index("holes")
 
 
 def flatten(row: Row) -> FlatRow:
-    """A row in that shape."""
+    """Convert a row to a `FlatRow`."""
     if isinstance(row, BlockRow):
         digest = (row.entries, row.mix_a, row.mix_b)
         return FlatRow("block", row.replica, -1, row.block, row.block, *digest, "", 0, "")

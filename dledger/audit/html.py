@@ -13,7 +13,7 @@ from dledger.audit.findings import VERDICTS, Severity
 
 
 class Markup(str):
-    """HTML, not to be escaped again."""
+    """HTML text, which is not escaped again."""
 
     __slots__ = ()
 
@@ -70,12 +70,12 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .88rem; border-top: 
 
 
 def text(value: object) -> Markup:
-    """A value as escaped text, unless it is Markup."""
+    """Return a value as escaped text. Markup stays as it is."""
     return value if isinstance(value, Markup) else Markup(escape(str(value)))
 
 
 def join(parts: Iterable[object], separator: str = "") -> Markup:
-    """Parts one after another, each escaped unless it is Markup."""
+    """Join parts one after another. Each part is escaped unless it is Markup."""
     return Markup(separator.join(text(part) for part in parts))
 
 
@@ -104,7 +104,7 @@ def pill(severity: Severity) -> Markup:
 
 
 def banner(severity: Severity, sentence: object, facts: Sequence[object], word: str = "") -> Markup:
-    """The beginning of the page: the verdict (or another word), one sentence, a line of facts."""
+    """Make the beginning of the page: the verdict (or another word), one sentence, a line of facts."""
     word = text(word or VERDICTS[severity].upper())
     line = join(facts, " · ")
     return Markup(
@@ -114,13 +114,13 @@ def banner(severity: Severity, sentence: object, facts: Sequence[object], word: 
 
 
 def section(heading: str, content: object, note: str = "") -> Markup:
-    """A part of the page under a heading."""
+    """Make a part of the page under a heading."""
     said = f'<p class="note">{text(note)}</p>' if note else ""
     return Markup(f"<section><h2>{text(heading)}</h2>{said}{text(content)}</section>")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
-    """A table with numbers aligned to the right and a dash for None. If the page is too narrow, only the
+    """Make a table with numbers aligned to the right and a dash for None. If the page is too narrow, only the
     table scrolls."""
     body: list[str] = []
     numeric = [False] * len(headings)
@@ -144,7 +144,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
 
 
 def bars(values: Sequence[float], labels: Sequence[str], *, height_px: int = 70) -> Markup:
-    """A bar for each value, with zero at the bottom; the label is shown when the pointer rests on the bar."""
+    """Draw a bar for each value, with zero at the bottom. The label is shown when the pointer rests on the
+    bar."""
     top = max(values, default=0) or 1
     wide = 1000 / max(len(values), 1)
     drawn = [
@@ -162,7 +163,7 @@ def bars(values: Sequence[float], labels: Sequence[str], *, height_px: int = 70)
 
 
 def page(title: str, parts: Iterable[object], *, style: str = "", footer: object = "") -> str:
-    """The whole page."""
+    """Make the whole page."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

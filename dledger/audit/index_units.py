@@ -1,8 +1,8 @@
-"""Index units (32 bytes per entry) of one replica: compared with the entries that a scan reads, and also used
-as a hint for the positions of entries.
+"""Index units (32 bytes per entry) of one replica. A scan compares them with the entries that it reads, and
+uses them as a hint for the positions of entries.
 
-Units follow the log and may lag behind it: a missing unit after the last one written is not a fault. Every
-unit before that must agree with the log. Only committed entries are compared.
+Units are written after the entries and may be behind them, so a missing unit after the last one written is
+not a fault. Every unit before that must agree with the log. Only committed entries are compared.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dledger.runtime import Files
 
 _UNITS = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
 _BLOCK = 32 * 1024
-"""Units read at a time: 1 MiB."""
+"""Number of index units that are read at a time (1 MiB)."""
 
 
 class IndexUnits:
-    """Units of the index files below number `end`, read in blocks. OSError."""
+    """Reads the units of the index files below number `end`, in blocks. Raises OSError."""
 
     def __init__(self, files: Files, directory: str, end: int) -> None:
         self._files = files
@@ -32,7 +32,7 @@ class IndexUnits:
         self._first = 0
         self._block: Array = np.empty(0, _UNITS)
         self._positions: Array = np.empty(0, np.int64)
-        """Positions of entries in the units of the block."""
+        """Positions of entries, from the units of the block that was read last."""
 
     def close(self) -> None:
         """Close the files."""
@@ -40,7 +40,8 @@ class IndexUnits:
             self._opened.close()
 
     def read(self, first: int, count: int) -> Array:
-        """Exactly this many units from number `first`; zeros where no file has bytes."""
+        """Return exactly this many units from number `first` on. Units for which no file has bytes are
+        zeros."""
         if not 0 <= first - self._first <= len(self._block) - count:
             self._load(first, max(count, min(_BLOCK, self._end - first)))
         at = first - self._first
@@ -54,7 +55,8 @@ class IndexUnits:
         self._first = first
 
     def positions(self, first: int, below: int) -> Array:
-        """Positions of entries from `first` on and below `below`, as far as one block of units has them."""
+        """Return the log positions of entries from index `first` on that are lower than `below`. There may be
+        fewer, because only one block of units is used."""
         if first >= self._end:
             return np.empty(0, np.int64)
         behind = self._first + len(self._block)
@@ -67,18 +69,19 @@ class IndexUnits:
 
 
 class IndexCheck:
-    """Compares units of committed entries with the log."""
+    """Checks the index units of one segment: those of committed entries must agree with the entries that the
+    scan reads."""
 
     def __init__(self, units: IndexUnits, committed: int, end: int) -> None:
         self._units = units
         self._committed = committed
         self._last = min(committed, end - 1)
         self.lacking: int = 0
-        """Committed entries that had no unit yet."""
+        """Number of committed entries that have no unit yet."""
         self.faults: list[Fault] = []
 
     def add(self, columns: Columns) -> None:
-        """Compare one window of entries (ascending, mostly contiguous)."""
+        """Compare the units of one window of entries. The entries are ascending, mostly without gaps."""
         due = columns.index <= self._last
         self.lacking += int(((columns.index <= self._committed) & ~due).sum())
         believed = columns[due & (columns.damage & CHAIN_BROKEN == 0)]  # else its term is not to be believed
@@ -89,7 +92,7 @@ class IndexCheck:
             self._compare(believed[int(run[0]) : int(run[-1]) + 1])
 
     def _compare(self, run: Columns) -> None:
-        """Compare the units of contiguous entries."""
+        """Compare the units of entries whose indexes have no gap."""
         first = int(run.index[0])
         units = self._units.read(first, len(run))
         foreign = (run.stored_crc == 0) & (run.chain == 0) & (units["magic"] <= APACHE_MAGICS[-1])

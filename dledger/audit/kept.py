@@ -1,18 +1,18 @@
-"""Rows of sealed segments kept from one audit to the next (`--keep DIR`), so that each is scanned once.
+"""Keeps the results of scans from one audit to the next (`--keep DIR`), so that each sealed segment is
+scanned once. A sealed segment is full and does not change any more.
 
-`Keep.source` wraps a store, or the brokers of a group: engines see the same replicas, segments and rows. Rows
-that are `final` (`audit.parquet`) are kept in DIR, one file for each segment, published by one rename. They
-are used again while the store is the same, the segment's file is the same, and all data derived from the
-segment reads as before (`audit.segment_stamp`; for a live group its brokers are asked). A file that is
-damaged, too old, of another version or of something else is ignored, and the segment is scanned: kept rows
-only save work and never change the result.
+The result of a scan is a list of rows. Rows that are `final` (`audit.shipped_scans`) are kept in DIR, one
+file for each segment, which is published by one rename. The next audit uses them instead of a scan if the
+store is the same, the segment's file is the same, and all data derived from the segment is unchanged
+(`audit.segment_stamp`; for a live group its brokers are asked). A kept file that is damaged, too old, of
+another version or of something else is ignored, and the segment is scanned. So kept rows only save work and
+never change the result. `Keep.source` wraps a store, or the brokers of a group, so that the rest of the audit
+sees the same replicas, segments and rows as without kept rows.
 
 **Rot at rest** in a segment is found only by reading it, so rows are valid for `rescan_ms` at most. Each
-segment has its own time between half of that and all of it: an audit repeated often reads some of them every
-time, not all at once.
-
-Rows that cannot be kept are named in the report and change no finding. All functions block, and all objects
-can be pickled.
+segment has its own limit between half of that and all of it. So an audit that is repeated often reads some
+segments every time, not all at once. Rows that cannot be kept are named in the report and change no finding.
+All functions block, and all objects can be pickled.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ from dledger.formats.checksum import crc32
 from dledger.runtime import Files
 
 SETTLED_MS = 2000
-"""Milliseconds. A file that changed less than this before the audit may change again without another
-modification time: some file systems record times in steps of two seconds."""
+"""Rows of a segment are kept only if its file did not change in this many ms before the audit. A file that
+changed later may change again without another modification time, because some file systems record times in
+steps of two seconds."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Where rows are kept. `root`: a directory or URL, opened by `files`; `now_ms`: wall clock at the
-    beginning of the audit; `rescan_ms`: older rows are not used, 0 for no limit."""
+    """Where and how rows are kept.
+
+    * `root`: a directory or URL, opened by `files`.
+    * `now_ms`: wall clock at the beginning of the audit.
+    * `rescan_ms`: older rows are not used; 0 means no limit.
+    """
 
     root: str
     files: Files = field(compare=False, repr=False)
@@ -56,13 +61,13 @@ class Keep:
     rescan_ms: int
 
     def source(self, store: ReplicaSource) -> ReplicaSource:
-        """A store directory or live group, together with its kept rows."""
+        """Return a source for a store directory or live group, together with its kept rows."""
         return KeptSource(store, self)
 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """`audit.replicas.ReplicaSource` of a store or live group with its kept rows."""
+    """A store or live group together with its kept rows (`audit.replicas.ReplicaSource`)."""
 
     store: ReplicaSource
     keep: Keep
@@ -72,7 +77,7 @@ class KeptSource:
         return self.store.place
 
     def look(self) -> Look:
-        """The replicas with their kept rows. StoreError if the place is wrong."""
+        """Return the replicas together with their kept rows. Raises StoreError if the place is wrong."""
         look = self.store.look()
         return Look(tuple(KeptReplica(replica, self.keep) for replica in look.replicas), look.findings)
 
@@ -82,7 +87,7 @@ class KeptSource:
 
 @dataclass(frozen=True)
 class KeptReplica:
-    """`audit.replicas.ReplicaView` of a replica with its kept rows."""
+    """A replica together with its kept rows (`audit.replicas.ReplicaView`)."""
 
     replica: ReplicaView
     keep: Keep
@@ -108,8 +113,8 @@ class KeptReplica:
         return self.replica.tasks()
 
     def side(self) -> Iterator[Row]:
-        """Rows of the side scan, which are never kept: it is small, and derived files grow. Removes kept rows
-        of segments that no longer exist."""
+        """Yield the rows of the side scan. They are never kept, because this scan is small, and derived files
+        grow. Also remove kept rows of segments that no longer exist."""
         yield from self.replica.side()
         place = self.reader.place(SIDE)
         starts = [task.start for task in self.tasks()]
@@ -121,14 +126,14 @@ class KeptReplica:
 
 @dataclass(frozen=True)
 class KeptReader:
-    """`audit.replicas.SegmentReader` that scans only segments without usable kept rows."""
+    """A reader that scans only segments without usable kept rows (`audit.replicas.SegmentReader`)."""
 
     reader: StampingReader
     keep: Keep
     row: ReplicaRow
 
     def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
-        """The rows of a scan, and a `KeptRow` that says where they come from."""
+        """Yield the rows of a scan, and a `KeptRow` that says where they come from."""
         known = self._known(task, block_entries)
         if known is not None:
             yield from (row._replace(replica=task.replica) for row in known)
@@ -153,17 +158,17 @@ class KeptReader:
         yield KeptRow(task.replica, task.start, problem=problem)
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
-        """Entries of the store itself."""
+        """Read entries from the store itself."""
         return self.reader.drill(task, ranges)
 
     def place(self, segment: int) -> Place:
-        """The place of the rows. Stores in different directories have different places, even if they hold the
-        same replica."""
+        """Return the place of the kept rows of a segment. Stores in different directories have different
+        places, even if they hold the same replica."""
         mark = crc32(self.row.store.encode())
         return Place(self.row.group, f"{self.row.replica.partition('@')[0]}-{mark:08x}", segment)
 
     def _known(self, task: SegmentTask, block_entries: int) -> list[Row] | None:
-        """Kept rows that equal those of a new scan; None if the segment must be scanned."""
+        """Return kept rows that equal those of a new scan; None if the segment must be scanned."""
         keep, place = self.keep, self.place(task.start)
         try:
             known = read_scan(keep.files, keep.root, place)
@@ -193,14 +198,15 @@ class KeptReader:
         )
 
     def _not_before_ms(self, task: SegmentTask) -> int:
-        """Wall clock in ms; rows from before are too old."""
+        """Wall clock in ms. Rows that were made earlier are too old."""
         if not self.keep.rescan_ms:
             return 0
         share = crc32(f"{self.place(task.start)}".encode()) / (1 << 32)
         return self.keep.now_ms - int(self.keep.rescan_ms * (1 - share / 2))
 
     def _write(self, task: SegmentTask, rows: list[Row], before: SegmentStamp, block_entries: int) -> None:
-        """Keep the rows if they are final, and the file is the same as before they were made. OSError."""
+        """Keep the rows if they are final and the segment's file did not change while they were made. Raises
+        OSError."""
         keep, place = self.keep, self.place(task.start)
         bound = segment_bound(self.row, task, rows, keep.now_ms, block_entries)
         if not bound.final:

@@ -1,13 +1,13 @@
 """Checks of IndexFiles (messages by key): against the log in both directions, and each file by itself.
 
-* `KeyCheck`: every key of every committed message of a segment has a unit with its hash, position and time,
-  and every unit that points into the segment is one of those. Messages after the last unit are a lag.
+* `KeyCheck`: every key of every committed message of a segment has a unit with its hash, position and time.
+  In the other direction, every unit that points into the segment belongs to such a key. Messages after the
+  last unit are a lag.
 * `check_file`: links, slots and header of one file fit together. Memory: 8 bytes per slot (40 MB with
   Apache's defaults) and one chunk of units.
 
-Files of a live broker grow while they are read: the header is used as it was read first.
-
-Newer brokers of Apache RocketMQ (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are correct,
+Files of a live broker grow while they are read, so a check uses the header as it was read first. Newer
+brokers of Apache RocketMQ (5.4, not 4.9) also index the tag, as `topic#T#tag`. Units for tags are correct,
 but not required.
 """
 
@@ -43,13 +43,13 @@ _UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("b
 _SLOTS = np.dtype(">i4")
 _CHUNK_UNITS = 1 << 18
 _FLUSH_UNITS = 1 << 18
-"""Expected units that are compared at a time: limits the memory of a scan to about 30 MB."""
+"""Number of expected units that are compared at a time. It limits the memory of a scan to about 30 MB."""
 _SAMPLE = 64
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One file as it was when it was opened."""
+    """One IndexFile as it was when it was opened."""
 
     path: str
     header: IndexHeader
@@ -57,16 +57,17 @@ class KeyFile:
 
     @property
     def units(self) -> int:
-        """How many units it holds."""
+        """Number of units in the file."""
         return self.header.count - 1
 
 
 class DamagedKeyFile(Exception):
-    """A file whose header is invalid."""
+    """Raised for a file whose header is invalid."""
 
 
 def open_key_files(files: Files, root: str) -> tuple[list[KeyFile], list[str]]:
-    """Files with units, in order of the log; and the problems of invalid files. OSError."""
+    """Return the files that have units, in order of the log, and the problems of invalid files. Raises
+    OSError."""
     found: list[KeyFile] = []
     problems: list[str] = []
     for name in files.listdir(root) if root else ():
@@ -102,8 +103,9 @@ def _open(files: Files, path: str) -> KeyFile:
 
 
 def _slots(file: File, size: int, header: IndexHeader) -> int | None:
-    """The number of slots, which no field contains: Apache's default, its proportion, or a search for the
-    places of the first and the last unit. None if none fits."""
+    """Find the number of slots, which is in no field of the file. Apache's default is tried first, then the
+    same proportion of slots and units, then the places where the first and the last unit can be. None if no
+    number fits."""
     if header.count <= 1:
         return 0 if header.count >= 0 else None
     for slots in (SLOTS, (size - HEADER_SIZE) // (SLOT_SIZE + 4 * UNIT_SIZE)):
@@ -124,7 +126,8 @@ def _slots(file: File, size: int, header: IndexHeader) -> int | None:
 
 
 def _fits(file: File, size: int, header: IndexHeader, slots: int) -> bool:
-    """Whether one of the two positions in the header is where it should be; the other may be damaged."""
+    """Whether the first or the last unit is where it should be with this number of slots. One of the two may
+    be damaged."""
     if unit_offset(slots, header.count) > size:
         return False
     ends = ((1, header.begin_position), (header.count - 1, header.end_position))
@@ -140,7 +143,7 @@ def _position(file: File, slots: int, number: int) -> int:
 
 
 def check_file(files: Files, replica: str, key_file: KeyFile) -> Iterator[Finding]:
-    """Check the links and slots of one file. OSError."""
+    """Check the links and slots of one file. Raises OSError."""
     file = files.open_read(key_file.path)
     try:
         problems = list(_check_links(file, key_file))
@@ -196,8 +199,8 @@ def _read_units(file: File, slots: int, first: int, count: int) -> Array:
 
 
 class KeyCheck:
-    """Checks the keys of one segment's committed messages. If `root` is empty, there are no files and nothing
-    is checked."""
+    """Compares the keys of one segment's committed messages with the IndexFiles. If `root` is empty, there
+    are no files and nothing is checked."""
 
     def __init__(self, files: Files, root: str, committed: int) -> None:
         self._files = files
@@ -209,9 +212,10 @@ class KeyCheck:
         self._from = -1
         self._sums: dict[str, list[int | str]] = {}
         self.whole = True
-        """Whether every entry so far could be read. If not, a unit without a known message may be correct."""
+        """Whether every entry so far could be read. If not, a unit that belongs to no known message may be
+        correct."""
         self.lacking: int = 0
-        """Keys that had no unit yet."""
+        """Number of keys that have no unit yet."""
         self.faults: list[Fault] = []
 
     @property
@@ -222,7 +226,9 @@ class KeyCheck:
     def add(
         self, data: bytes, base: int, columns: Columns, found: tuple[Records, PropertyTexts] | None
     ) -> None:
-        """Add one window; `found` are its records and their properties, if none of them is irregular."""
+        """Add the keys of one window of the segment, whose bytes `data` begin at log offset `base`. `found`
+        has the records of the window and their properties; it is None if a record is irregular, and then the
+        records are read one by one."""
         if not self.active:
             return
         if self._from < 0:
@@ -239,8 +245,8 @@ class KeyCheck:
             self._compare(int(columns.pos[-1]) + 1)
 
     def finish(self, end_pos: int) -> None:
-        """Compare the rest, and make one fault for each code. `end_pos`: end of the committed log in this
-        segment."""
+        """Compare the remaining keys, and make one fault for each code. `end_pos` is the end of the committed
+        log in this segment."""
         if self.active and self._from >= 0:
             self._compare(end_pos)
         self.faults = [
@@ -296,7 +302,8 @@ class KeyCheck:
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
     def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
-        """Check the times of units. `at`: for each unit the number of its key, valid if `matched`."""
+        """Check the times of units. `at` has for each unit the number of its key, which is valid if
+        `matched`."""
         stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit's time counts from the end of the file before; the file's own begin is its message's.
@@ -316,7 +323,7 @@ class KeyCheck:
             known[0], known[2] = int(known[0]) + count, last
 
     def _units(self, first: int, end: int) -> _Units:
-        """Units of all files that point at [first, end)."""
+        """Read the units of all files that point at log offsets [first, end)."""
         parts = [_no_units()]
         for key_file in self._key_files:
             header = key_file.header
@@ -327,7 +334,7 @@ class KeyCheck:
 
 @dataclass(frozen=True)
 class _Units:
-    """Units of several files, in order. `first`: whether it is the first unit of its file."""
+    """Units of several files as columns, in order. `first` says whether a unit is the first of its file."""
 
     position: Array
     hashed: Array
@@ -347,8 +354,11 @@ def _join(parts: list[_Units]) -> _Units:
 
 
 def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Units:
-    """Units of one file that point at [first, end). Positions ascend, so both ends are found by binary
-    search. The result is used if the units around it agree; otherwise the whole file is read."""
+    """Read the units of one file that point at log offsets [first, end).
+
+    Positions ascend, so both ends are found by binary search. This result is used if the units around it
+    agree; otherwise the whole file is read.
+    """
     try:
         file = files.open_read(key_file.path)
     except FileNotFoundError:
@@ -375,7 +385,7 @@ def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Un
 
 
 def units_crc(files: Files, root: str, start: int, end: int) -> int:
-    """CRC-32 of all units that point at entries of the log range [start, end); 0 if there are none."""
+    """CRC-32 of all units that point at entries in the log range [start, end); 0 if there are none."""
     crc = 0
     for key_file in open_key_files(files, root)[0]:
         header = key_file.header
@@ -387,7 +397,7 @@ def units_crc(files: Files, root: str, start: int, end: int) -> int:
 
 
 def _find(file: File, key_file: KeyFile, position: int) -> int | None:
-    """Number of the first unit that points at `position` or later; None if units around it disagree."""
+    """Number of the first unit that points at `position` or later; None if the units around it disagree."""
     low, high = 1, key_file.header.count
     while low < high:
         middle = (low + high) // 2
@@ -402,5 +412,5 @@ def _find(file: File, key_file: KeyFile, position: int) -> int | None:
 
 
 def _pair(position: Array, hashed: Array, origin: int) -> Array:
-    """Position and hash as one number."""
+    """Combine position and hash into one number."""
     return (position - origin) << 32 | hashed

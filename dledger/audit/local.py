@@ -1,4 +1,5 @@
-"""The audit on this machine, without Spark: `verify` one replica, `compare` the replicas of a group."""
+"""The audit on this machine, without Spark: `verify` checks one replica, `compare` the replicas of a
+group."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from dledger.audit.kept import Keep  # needs pyarrow
 
 Progress = Callable[[int, int], None]
-"""Called with (segments done, segments in all)."""
+"""Function that is called with (number of segments done, number of segments in all)."""
 ALONE_BELOW_BYTES = 192 * 1024 * 1024
-"""Stores with fewer bytes are scanned by this process alone, before others could start."""
+"""Size, in bytes, below which stores are scanned by this process alone, because the scan ends before other
+processes could start."""
 
 
 async def audit_stores(
@@ -75,10 +77,12 @@ async def audit_sources(
 ) -> Report:
     """Verify each replica, and compare them if there are several. What cannot be read becomes a finding.
 
-    Segments are scanned in `processes`, unless they have less than `alone_below` bytes in all; otherwise in
-    threads, which take turns. The report is the same. OSError if a process died. `drill_sources`: where to
-    read entries if `sources` have none and were scanned at different times. `same_time`: the directories
-    belong to stopped or running nodes, and are not copies of different times (`audit.compare.Group`).
+    * `processes`: segments are scanned in these. If the segments have less than `alone_below` bytes in all,
+      or without `processes`, threads of this process scan them, which gives the same report. Raises OSError
+      if a process died.
+    * `drill_sources`: where to read entries if `sources` have none and were scanned at different times.
+    * `same_time`: the directories belong to stopped or running nodes, and are not copies of different times
+      (`audit.compare.Group`).
     """
     try:
         claims = await env.workers.run(Lane.DISK, claims_at, sources)

@@ -17,8 +17,8 @@ from dledger.runtime.atomic_file import read_file
 
 
 class Members(NamedTuple):
-    """Voters of the group. `since`: index of the configuration entry, -1 for the founders or if nothing is
-    known; `voters`: node ids, sorted."""
+    """Voters of the group. `since` is the index of the configuration entry, -1 for the founders or if nothing
+    is known. `voters` are node ids, sorted."""
 
     since: int = -1
     voters: tuple[str, ...] = ()
@@ -29,8 +29,8 @@ FOUNDERS_UNKNOWN = Members()
 
 
 def read_members(files: Files, directory: str, identity: Identity | None, committed: int) -> Members:
-    """The voters as of index `committed`; the founders if the file is missing (a node then searches its whole
-    log for configurations). OSError; CorruptFile if the file is invalid."""
+    """Return the voters as of index `committed`. If the file is missing, they are the founders (a node then
+    searches its whole log for configurations). Raises OSError, and CorruptFile if the file is invalid."""
     if identity is None:
         return FOUNDERS_UNKNOWN
     newest = Members(-1, tuple(sorted(identity.members)))
@@ -48,8 +48,8 @@ def read_members(files: Files, directory: str, identity: Identity | None, commit
 
 
 def _voters(packed: bytes) -> list[str]:
-    """The voters in a packed configuration. In version 1 all members are voters, and have incarnations as
-    values."""
+    """Return the voters in a packed configuration. In version 1 all members are voters, and have incarnations
+    as values."""
     members = msgpack.unpackb(packed)["members"]
     return [
         str(node)

@@ -1,7 +1,7 @@
-"""Keys of messages in columns: IndexFiles have one unit for each. Pure.
+"""Keys of messages in columns (numpy arrays). IndexFiles have one unit for each key. Pure.
 
-`keys_of_records` takes the result of `records.read_records`, `keys_one_by_one` a window with an irregular
-record.
+`keys_of_records` takes the result of `records.read_records`. `keys_one_by_one` takes a window with an
+irregular record.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ _HASH_SIGN = ord("#")
 
 
 class MessageKeys(NamedTuple):
-    """Keys of messages, in order of the log. `is_tag`: the key is a tag, which may be in the files and need
-    not be."""
+    """The keys of several messages as columns, in order of the log: each array has one element for each key.
+
+    `position` is the physical offset of the message's record, `hashed` the hash of the key, `store_ms` the
+    store time of the message, and `index` the index of its entry. `is_tag` says whether the key is a tag,
+    which may have a unit in the files but need not have one.
+    """
 
     position: Array
     hashed: Array
@@ -35,8 +39,8 @@ class MessageKeys(NamedTuple):
 
 
 def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> MessageKeys:
-    """Keys of well-formed records. `tags`: include tags, which newer brokers of Apache RocketMQ also
-    index."""
+    """Return the keys of well-formed records. With `tags` they include tags, which newer brokers of Apache
+    RocketMQ also index."""
     indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     if not indexed.any():
         return _of_rows(())
@@ -69,7 +73,7 @@ def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags
 
 
 def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
-    """Split ranges at blanks, without empty parts."""
+    """Split each range of `text` at blanks; empty parts are left out."""
     blanks = np.flatnonzero(text == _BLANK)
     first, last = np.searchsorted(blanks, begin), np.searchsorted(blanks, end)
     single = first == last
@@ -84,7 +88,7 @@ def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, 
 
 
 def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
-    """Java's String.length of UTF-8 ranges."""
+    """Return Java's String.length for ranges of UTF-8."""
     lengths = end - begin
     if not (text >= 128).any():
         return lengths
@@ -96,7 +100,8 @@ def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
 
 
 def keys_one_by_one(data: bytes, base: int, columns: Columns, *, tags: bool) -> MessageKeys:
-    """Keys of a window with irregular records, one by one; an invalid record has no keys."""
+    """Return the keys of a window with irregular records, which are read one by one. An invalid record has no
+    keys."""
     rows: list[tuple[int, int, int, int, bool]] = []
     view = memoryview(data)
     chosen = columns[has_record(columns) & (columns.damage & BODY_DAMAGED == 0)]

@@ -1,7 +1,7 @@
 """Checks ConsumeQueue units against the messages of one segment, in both directions.
 
-Units follow the log and may lag behind it: units that are not written yet are not a fault (the side scan
-reports how far the files reach). Every earlier unit must agree with the log. Only committed messages are
+Units are written after the log and may be behind it. Units that are not written yet are not a fault (the side
+scan reports how far the files reach). Every earlier unit must agree with the log. Only committed messages are
 compared.
 """
 
@@ -23,7 +23,7 @@ from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.runtime import Files
 
 _QUEUE_FLUSH_UNITS = 64 * 1024
-"""Messages that wait to be compared: about 4 MB."""
+"""Largest number of messages that wait to be compared (about 4 MB)."""
 _MAX_QUEUE_HANDLES = 128
 _SHORT = 1 << 16
 
@@ -31,10 +31,12 @@ _SHORT = 1 << 16
 class QueueCheck:
     """Checks the ConsumeQueue units of one segment's messages.
 
-    Forward: the unit at a message's queue offset points at it. Reverse: the units beside the range that this
-    segment's messages cover must not point into the segment. If `root` is empty, only offsets are checked.
-    `applied`: units of messages up to that index must exist, because the broker recorded that durably.
-    `deleted`: deleted topics -> log offset below which their messages have no units any longer.
+    Forward, the unit at a message's queue offset must point at the message. In reverse, the units just before
+    and after those of this segment's messages must not point into the segment. If `root` is empty, only queue
+    offsets are checked.
+
+    * `applied`: the units of messages up to this index must exist, because the broker recorded that durably.
+    * `deleted`: maps each deleted topic to the log offset below which its messages have no units any longer.
     """
 
     def __init__(
@@ -56,18 +58,19 @@ class QueueCheck:
         self._handles: dict[QueueKey, UnitFiles] = {}
         self._keys: list[QueueKey] = []
         self._waiting: list[tuple[Array, Array, Array, Array]] = []
-        """Number of the queue, queue offset, index, unit."""
+        """Columns of messages that wait: number of the queue, queue offset, index, unit."""
         self._pending = 0
         self.opaque: int = 0
-        """Entries that may have been messages of any queue: this many offsets may be missing."""
+        """Number of entries that may have been messages of any queue. So many offsets of a queue may be
+        missing."""
         self.lacking: int = 0
-        """Messages that had no unit yet."""
+        """Number of messages that have no unit yet."""
         self.error: OSError | None = None
-        """Why no files are read any longer."""
+        """Reason why no files are read any longer."""
         self.faults: list[Fault] = []
 
     def topic_deleted(self, topic: str, at: int) -> None:
-        """Note that the log deletes a topic at this offset: its earlier messages have no units any longer."""
+        """Note that the log deletes a topic at this offset. Its earlier messages have no units any longer."""
         raw = topic.encode()
         if self._deleted.get(raw, -1) >= at:
             return  # the state file knew
@@ -78,13 +81,14 @@ class QueueCheck:
         self.faults[:] = [fault for fault in self.faults if not fault.detail.startswith(f"{topic}/")]
 
     def add_opaque(self, count: int) -> None:
-        """Note that the next entries, `count` of them, may be messages of any queue."""
+        """Note that each of the next `count` entries may be a message of any queue."""
         if count:
             self._sort_in()
             self.opaque += count
 
     def expect(self, index: int, unit: tuple[bytes, int, int, bytes]) -> None:
-        """Add a dispatched message, in order of the log: topic, queue id, queue offset, packed unit."""
+        """Add a dispatched message, in order of the log. `unit` is (topic, queue id, queue offset, packed
+        unit)."""
         topic, queue_id, offset, packed_unit = unit
         if topic in self._deleted and unpack_unit(packed_unit).physical_offset < self._deleted[topic]:
             return
@@ -92,8 +96,8 @@ class QueueCheck:
         self._expect_run((topic, queue_id), offset, packed_unit, np.array([index]))
 
     def expect_all(self, keys: list[QueueKey], which: Array, records: Records, units: Array) -> None:
-        """Add the dispatched messages of one window, in order of the log. `which`: the number of their queue
-        in `keys`, a list that only grows."""
+        """Add the dispatched messages of one window, in order of the log. `which` has for each message the
+        number of its queue in `keys`, a list that only grows."""
         self._keys = keys
         if self._deleted:
             gone_below = np.array([self._deleted.get(topic, -1) for topic, _ in keys], np.int64)
@@ -123,7 +127,7 @@ class QueueCheck:
             )
 
     def _expect_run(self, key: QueueKey, offset: int, units: bytes, indexes: Array) -> None:
-        """Add messages with consecutive offsets."""
+        """Add messages of one queue with consecutive offsets."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = _Queue(offset)
@@ -148,7 +152,7 @@ class QueueCheck:
         self._pending = 0
 
     def finish(self, from_pos: int, end_pos: int) -> Iterator[QueueRow]:
-        """Do the reverse check over log range [from_pos, end_pos), and give one row for each queue."""
+        """Do the reverse check for log range [from_pos, end_pos), and yield one row for each queue."""
         self.flush()
         for key in sorted(self._queues):
             queue = self._queues[key]
@@ -232,7 +236,7 @@ class QueueCheck:
 
 
 class _Queue:
-    """Messages of one queue seen so far; `pending` units are not compared yet."""
+    """Messages of one queue so far. The units in `pending` are not compared yet."""
 
     __slots__ = (
         "dense",

@@ -1,7 +1,8 @@
-"""Merges the rows of a queue in consecutive segments to one row, if there is no gap between them. Pure.
+"""Merges the rows of a queue in consecutive segments into one row, called a run, if there is no gap between
+them. Pure.
 
-Rows may be merged in any order and place (by a task for its segments, then for all of a queue): the result is
-the same, and `audit.coverage` finds the same in it as in the rows of single segments.
+Rows may be merged in any order and place (by a task for its segments, then for all of a queue). The result is
+the same, and `audit.coverage` finds the same faults in it as in the rows of single segments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dledger.audit.findings import QueueRow, QueueRunRow
 
 
 def as_run(row: QueueRow) -> QueueRunRow:
-    """The run of one segment."""
+    """Make a run from the row of one segment."""
     return QueueRunRow(
         replica=row.replica,
         segment=row.segment,
@@ -27,13 +28,14 @@ def as_run(row: QueueRow) -> QueueRunRow:
 
 
 def promised(run: QueueRunRow, last_index: int, applied: int) -> QueueRunRow:
-    """A run with everything that the broker promised according to `applied` (`ReplicaRow`): rows that were
-    made earlier may have a smaller `due`. `last_index`: last entry of the run's last segment."""
+    """Return a run with `due` set to its last message if the broker has promised all units of the run,
+    according to `applied` (`ReplicaRow`). Rows that were made earlier may have a smaller `due`. `last_index`
+    is the last entry of the run's last segment."""
     return run._replace(due=run.last_offset) if last_index <= applied else run
 
 
 def merged(runs: Iterable[QueueRunRow]) -> Iterator[QueueRunRow]:
-    """Adjacent runs merged. The runs of one queue must come together, by segment."""
+    """Merge adjacent runs. The runs of one queue must come together, by segment."""
     open_run: QueueRunRow | None = None
     for run in runs:
         if open_run is None:
@@ -62,7 +64,8 @@ def _goes_on(run: QueueRunRow, following: QueueRunRow) -> bool:
 
 
 class QueueRuns:
-    """Collects runs of several segments of any replicas one after another, with one open run for each queue.
+    """Collects runs of several segments of any replicas one after another, and merges those that continue
+    each other.
 
     Segments of one replica must come in the order of its log.
     """
@@ -76,6 +79,6 @@ class QueueRuns:
         mine[-1:] = merged([*mine[-1:], run])
 
     def rows(self) -> Iterator[QueueRunRow]:
-        """The runs by replica and queue, then by segment."""
+        """Yield the runs by replica and queue, then by segment."""
         for key in sorted(self._runs):
             yield from self._runs[key]

@@ -1,7 +1,7 @@
-"""Checks that the message records of a segment are well-formed and in their place, and computes the queue
-unit that each should have.
+"""Checks that the message records of a segment are well-formed and in their place, and computes the
+ConsumeQueue unit that each should have.
 
-Windows of plain records are checked in columns (`records`), others record by record.
+Windows of plain records are checked in columns (`records`), other windows record by record.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from dledger.formats.record import (
 from dledger.formats.state import TOPIC_DELETE, ReplicatedState
 
 DEEP_EVERY = 8
-"""In one of this many windows, the CRC inside each record is checked although that of its entry fits. A disk
-cannot damage only one of them; a faulty writer can, and does so more than once."""
+"""In one of this many windows, the CRC inside each record is checked even though that of its entry fits. A
+disk cannot damage only one of the two CRCs. A faulty writer can, and does so more than once."""
 _TAGS = TAGS.encode()
 _DELETION = TOPIC_DELETE.encode()
 
 
 class Sorted(NamedTuple):
-    """Records of a window and their properties; the committed ones that take a place in a queue, and the
-    number of each queue."""
+    """Records of one window and their properties. `queued` are the committed records that have a place in a
+    queue, and `which` has the number of the queue of each."""
 
     records: Records
     texts: PropertyTexts
@@ -64,8 +64,8 @@ class Sorted(NamedTuple):
 
 
 class RecordCheck:
-    """Checks that records in entries are well-formed and in their place, and computes the queue unit of each
-    dispatched message."""
+    """Checks that records in entries are well-formed and in their place, and computes the ConsumeQueue unit
+    of each dispatched message."""
 
     def __init__(self, committed: int, queues: QueueCheck, *, deep: bool) -> None:
         self._committed = committed
@@ -76,8 +76,8 @@ class RecordCheck:
         self.faults: list[Fault] = []
 
     def add(self, data: bytes, base: int, columns: Columns) -> Sorted | None:
-        """Check one window. `base`: log offset of `data[0]`. Returns its records, or None if one of them is
-        irregular."""
+        """Check one window; `base` is the log offset of `data[0]`. Return its records, or None if one of them
+        is irregular."""
         deep = self._deep or self._windows % DEEP_EVERY == 0
         self._windows += 1
         records = read_records(data, base, columns, deep=deep)
@@ -140,7 +140,8 @@ def is_sound(data: bytes, base: int, entry: Entry) -> bool:
 
 
 def _check_record(data: bytes, base: int, entry: Entry) -> _Unit | None:
-    """The queue unit of an entry's record; None if it is not dispatched. CorruptRecord."""
+    """Return the ConsumeQueue unit of an entry's record; None if it is not dispatched. Raises
+    CorruptRecord."""
     at, size = entry.pos - base + HEADER_SIZE, entry.size - HEADER_SIZE
     if size < MIN_SIZE:
         raise CorruptRecord(f"{size} bytes: too few for a record")
@@ -158,7 +159,7 @@ _Unit = tuple[bytes, int, int, bytes]
 def _record(
     data: bytes, view: memoryview, at: int, size: int, pos: int, fields: tuple[int, ...]
 ) -> _Unit | None:
-    """Check a record with IPv4 hosts at `at`. Returns its queue unit, None if it is not dispatched."""
+    """Check a record with IPv4 hosts at `at`. Return its ConsumeQueue unit, None if it is not dispatched."""
     said_size, magic, body_crc, queue_id, _, queue_offset, physical, sys_flag = fields[:8]
     body_size = fields[14]
     if magic == MAGIC_V1:
@@ -189,7 +190,7 @@ def _record(
 
 
 def _wide_record(data: memoryview, pos: int) -> _Unit | None:
-    """Check a record with an IPv6 host. Returns its queue unit, None if it is not dispatched."""
+    """Check a record with an IPv6 host. Return its ConsumeQueue unit, None if it is not dispatched."""
     record = decode_record(data)
     if record.size != len(data) or record.physical_offset != pos + HEADER_SIZE or not check_body_crc(record):
         raise CorruptRecord("size, physical offset or CRC of the body is wrong")

@@ -1,5 +1,5 @@
-"""The places of the parts of message records: many records of one buffer at once, both versions, all hosts.
-Pure.
+"""The places of the parts of message records, for many records of one buffer at once, both versions and all
+kinds of hosts. Pure.
 
 The layout is that of `formats.record`, whose decoder reads one record at a time and decides which records are
 valid.
@@ -41,7 +41,7 @@ HEAD = np.dtype(
         ("body_size", ">i4"),
     ]
 )
-"""The fixed part with IPv4 hosts; up to `born` it is the same for all records."""
+"""Layout of the fixed part with IPv4 hosts. Up to `born` it is the same for all records."""
 _HOST_V6_MORE = 12
 _STORE_TIME_AT = 56
 _BODY_SIZE_AT = 84
@@ -49,15 +49,13 @@ _BODY_SIZE_AT = 84
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Parts of each record; places are offsets in the buffer.
-
-    `fits`: which are well-formed. The parts of the others are empty, at the place where the record should
-    begin; their numbers have no meaning.
-    """
+    """Parts of each record. Places are offsets in the buffer. `fits` says which records are well-formed. The
+    parts of the others are empty, at the place where the record should begin, and their numbers have no
+    meaning."""
 
     fits: Array
     head: Array
-    """Rows of `HEAD`."""
+    """Fixed parts of the records, with the fields of `HEAD`."""
     sys_flag: Array
     stored: Array
     body_at: Array
@@ -69,7 +67,7 @@ class Layout:
 
 
 def lay_out(buffer: Bytes, starts: Array, sizes: Array) -> Layout:
-    """The layout of the records of `sizes` bytes at `starts`, each within the buffer."""
+    """Find the layout of records. They begin at `starts`, have `sizes` bytes, and are within the buffer."""
     fits: Array = sizes >= MIN_SIZE
     if len(buffer) < MIN_SIZE:
         fits[:] = False
@@ -120,12 +118,12 @@ def lay_out(buffer: Bytes, starts: Array, sizes: Array) -> Layout:
 
 
 def _heads(buffer: Bytes, starts: Array) -> Array:
-    """The fixed part of each record; zeros if the buffer is too short for one."""
+    """Read the fixed part of each record. It is zeros if the buffer is too short for one."""
     return np.zeros(len(starts), HEAD) if len(buffer) < FIXED_SIZE else structs(buffer, starts, HEAD)
 
 
 def _octets(buffer: Bytes, places: Array, which: Array) -> Array:
-    """The byte at each place, 0 for places that are not in `which`."""
+    """Read the byte at each place. It is 0 for places that are not in `which`."""
     if which.all():
         return buffer[places].astype(np.int64)
     found = np.zeros(len(places), np.int64)
@@ -134,6 +132,6 @@ def _octets(buffer: Bytes, places: Array, which: Array) -> Array:
 
 
 def _numbers(buffer: Bytes, starts: Array, kind: str) -> Array:
-    """One big-endian number at each start."""
+    """Read one big-endian number at each start."""
     found: Array = structs(buffer, starts, np.dtype([("n", kind)]))["n"].astype(np.int64)
     return found

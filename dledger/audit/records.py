@@ -1,7 +1,8 @@
-"""Message records of a window as columns: their fields, their queue units, which queue they belong to. Pure.
+"""Message records of a window as columns: their fields, their ConsumeQueue units, which queue they belong to.
+Pure.
 
-`read_records` gives a result only if every record of the window is well-formed and of the common kind;
-`derived` reads other windows record by record.
+`read_records` gives a result only if every record of the window is well-formed and of the common kind.
+`record_check` reads other windows record by record.
 """
 
 from __future__ import annotations
@@ -41,36 +42,38 @@ from dledger.formats.record import (
 )
 
 TIMED_TOPICS = (b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_wheel_timer")
-"""Topics whose tag codes are delivery times: these are not in the log, or RocketMQ's differ from ours."""
+"""Topics whose tag codes are delivery times. These times are not in the log, or RocketMQ computes them in
+another way."""
 
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2
-"""The bytes after the name of a property, and after its value."""
+"""The byte after the name of a property, and the byte after its value."""
 _WORD = np.dtype("<u8")
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD.itemsize + 1)], np.uint64)
-"""Masks of the first bytes of a word, by their number."""
+"""Masks for the first bytes of a word. The index is the number of bytes."""
 _NOT_ASCII = np.uint64(0x8080808080808080)
-"""Bits of a word that a character above 127 sets."""
+"""Mask for a word of eight characters: the bits that only characters above 127 set."""
 _ONES = np.uint64(0x0101010101010101)
 _SEPARATORS = _ONES * np.uint64(_SEPARATOR)
 _EXPONENT_BIAS = 1023
-"""Bias of the exponent of a 64-bit floating-point number; the exponent is in its bits from 52 on."""
+"""Bias of the exponent of a 64-bit floating-point number. The exponent begins at bit 52."""
 _WEIGHTS = np.cumprod(np.full(1 << 13, 0x9E3779B97F4A7C15, np.uint64))
 """Weights of the words of a topic: powers of an odd number, modulo 2^64."""
 _MAX_SPARSE = 2
-"""How many times their own bytes the padded properties of a window may take: one long text must not enlarge
-all others."""
+"""Limit for the size of the padded properties of a window, as a multiple of their own size. With it, one long
+text does not enlarge all others."""
 _MAX_HASHED = 256
-"""Bytes of the longest text whose hash is computed in columns."""
+"""Limit, in bytes, of a text whose hash is computed in columns."""
 _POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], np.uint32), dtype=np.uint32)
 """Powers of the inverse of 31, modulo 2^32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records of one window, one array per field, in order of the log. `*_at`: offsets in the window's data.
+    """Records of one window, one array per field, in order of the log.
 
-    `number`: number of the entry in the window; `index`: its index; `store_ms`: store time.
+    Fields whose names end in `_at` are offsets in the window's data. `number` is the number of the entry in
+    the window, `index` its index, `store_ms` the store time.
     """
 
     number: Array
@@ -93,30 +96,30 @@ class Records:
         return len(self.number)
 
     def __getitem__(self, chosen: Array) -> Records:
-        """Some of the records, by a mask or numbers."""
+        """Select some of the records, by a mask or numbers."""
         picked = to_pick(chosen)
         return Records(*(getattr(self, field.name)[picked] for field in fields(self)))
 
     @property
     def dispatched(self) -> Array:
-        """Mask of the records that take a place in a queue: not half messages, not rollbacks."""
+        """Mask of the records that have a place in a queue. Half messages and rollbacks have none."""
         transaction = self.sys_flag & TRANSACTION_MASK
         found: Array = (transaction == 0) | (transaction == TRANSACTION_COMMIT)
         return found
 
 
 def has_record(columns: Columns) -> Array:
-    """Mask of the entries whose body is a record: neither a user's own entries nor Apache's empty ones."""
+    """Mask of the entries whose body is a record. Entries of kind RAW and Apache's empty ones have none."""
     empty = (columns.size == HEADER_SIZE) & (columns.stored_crc == 0) & (columns.chain == 0)
     found: Array = (columns.channel >> 24 & KIND_MASK != Kind.RAW) & ~empty
     return found
 
 
 def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True) -> Records | None:
-    """All records of a window (`base`: log offset of `data[0]`), checked; None when one of them must be
-    examined by itself: it is rotten, malformed, of a newer kind, or has IPv6 hosts.
+    """Read and check all records of a window. `base` is the log offset of `data[0]`.
 
-    Without `deep`, the CRC inside a record is not checked if that of its entry fits.
+    None if one of them must be examined by itself, because it is rotten, malformed, of a newer kind, or has
+    IPv6 hosts. Without `deep`, the CRC inside a record is not checked if that of its entry fits.
     """
     recorded = has_record(columns)
     number, chosen = np.flatnonzero(recorded), columns[recorded]
@@ -165,22 +168,22 @@ def _no_records() -> Records:
 
 
 QueueKey = tuple[bytes, int]
-"""Topic and queue id."""
+"""A queue: topic and queue id."""
 
 
 class QueueNames:
-    """Numbers of the queues read so far, in order of their first record."""
+    """Gives each queue a number, in order of the first record of each queue."""
 
     def __init__(self) -> None:
         self.keys: list[QueueKey] = []
         self._numbers: dict[QueueKey, int] = {}
         self._hashes = np.empty(0, np.uint64)
-        """Hash values, ascending; values that two queues share are left out."""
+        """Hash values, ascending. Values that two queues share are left out."""
         self._of_hash = np.empty(0, np.int64)
         self._names = _Names.of([])
 
     def number(self, key: QueueKey) -> int:
-        """The number of one queue."""
+        """Return the number of one queue."""
         known = self._numbers.get(key)
         if known is None:
             known = self._numbers[key] = len(self.keys)
@@ -188,7 +191,7 @@ class QueueNames:
         return known
 
     def numbers(self, data: bytes, records: Records) -> Array:
-        """The number of the queue of each record."""
+        """Return the number of the queue of each record."""
         if not len(records):
             return np.empty(0, np.int64)
         words = padded_words(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size)
@@ -200,7 +203,7 @@ class QueueNames:
         return found if self._are(found, words, records) else self._singly(data, records)
 
     def _are(self, found: Array, words: list[Array], records: Records) -> bool:
-        """Whether the records belong to these queues, compared by their whole names."""
+        """Whether each record belongs to the queue in `found`, compared by the whole name."""
         names = self._names
         if len(names.queue_id) < len(self.keys):
             names = self._names = _Names.of(self.keys)
@@ -231,7 +234,8 @@ class QueueNames:
 
 
 class _Names(NamedTuple):
-    """Queues in columns: their topics in the form of `padded_words`, and the rest of their names."""
+    """Queues in columns: their topics in the form of `padded_words`, with the sizes of the topics, and queue
+    ids."""
 
     words: list[Array]
     size: Array
@@ -247,7 +251,7 @@ class _Names(NamedTuple):
 
 
 def _hashes(words: list[Array], queue_ids: Array, sizes: Array) -> Array:
-    """A 64-bit value that two queues hardly ever share; zeros after a name do not count."""
+    """Hash each queue to 64 bits, which two queues hardly ever share. Zeros after a name do not count."""
     state = (queue_ids.astype(np.uint64) << np.uint64(32)) + sizes.astype(np.uint64)
     for word, weight in zip(words, _WEIGHTS, strict=False):
         state += (word ^ word >> np.uint64(31)) * weight  # so that the last letters change all bits
@@ -257,14 +261,15 @@ def _hashes(words: list[Array], queue_ids: Array, sizes: Array) -> Array:
 
 
 def queue_units(records: Records, codes: Array) -> Array:
-    """The ConsumeQueue unit of each record, given its tag code: a row of 20 bytes, as in a file."""
+    """Make the ConsumeQueue unit of each record, given its tag code, as a row of 20 bytes."""
     units = np.empty(len(records), _UNITS)
     units["physical"], units["size"], units["code"] = records.physical, records.size, codes
     return units.view(np.uint8).reshape(-1, UNIT_SIZE)
 
 
 def differing_units(stored: bytes, expected: bytes, *, without_code: bool) -> list[int]:
-    """Numbers of the units that differ; with `without_code` only position and size are compared."""
+    """Return the numbers of the units that differ. With `without_code` only position and size are
+    compared."""
     rows = (np.frombuffer(text, np.uint8).reshape(-1, UNIT_SIZE) for text in (stored, expected))
     ours, theirs = (row[:, :12] if without_code else row for row in rows)
     return np.flatnonzero((ours != theirs).any(axis=1)).tolist()
@@ -276,9 +281,8 @@ def tag_codes(texts: PropertyTexts) -> Array:
 
 
 class PropertyTexts:
-    """The properties of some records: `text` holds those of record n from `starts[n]` on, `sizes[n]` bytes.
-    The starts ascend; anything between the texts is zeros.
-    """
+    """The properties of some records. `text` holds those of record n from `starts[n]` on, `sizes[n]` bytes.
+    The starts ascend; between the texts are only zeros."""
 
     def __init__(self, text: Bytes, starts: Array, sizes: Array) -> None:
         self.text = text
@@ -287,9 +291,10 @@ class PropertyTexts:
         self._separators: Array | None = None
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
-        """The records that have this property, and the places in `text` where its values begin and end.
+        """Find the records that have this property. Also return the places in `text` where its values begin
+        and end.
 
-        `name` has two letters or more. The first one of a record counts, as in
+        `name` has two letters or more. If a record has the property twice, the first one counts, as in
         `formats.properties.find_property`.
         """
         text, raw = self.text, name.encode()
@@ -313,9 +318,10 @@ class PropertyTexts:
         return owner, begin, np.minimum(self._next_separator(begin), self._ends[owner])
 
     def _next_separator(self, begin: Array) -> Array:
-        """The place of the first separator at or behind each place, or behind the text.
+        """Return the place of the first separator at or behind each place, or behind the text.
 
-        Most are near: the next eight bytes are searched at once, by the borrows of a subtraction.
+        Most separators are near. So the next eight bytes are searched at once, by the borrows of a
+        subtraction.
         """
         if len(self.text) < _WORD.itemsize:
             return self._next_of_all(begin)
@@ -339,7 +345,7 @@ class PropertyTexts:
         return found
 
     def hashes(self, name: str) -> Array:
-        """Java's hash of this property of each record, 0 if it has none."""
+        """Return Java's hash of this property for each record, 0 if it has none."""
         hashed = np.zeros(len(self._starts), np.int64)
         owner, begin, end = self.find(name)
         hashed[owner] = java_hashes(self.text, begin, end)
@@ -347,12 +353,13 @@ class PropertyTexts:
 
 
 def property_texts(data: bytes, records: Records) -> PropertyTexts:
-    """The properties of these records. If pyarrow is installed it is used, which takes half the time."""
+    """Return the properties of these records. If pyarrow is installed it is used, which takes half the
+    time."""
     return padded_texts(data, records) if pa is None else taken_texts(data, records)
 
 
 def taken_texts(data: bytes, records: Records) -> PropertyTexts:
-    """`property_texts` with pyarrow."""
+    """Do the work of `property_texts` with pyarrow."""
     begin, sizes = records.properties_at, records.properties_size
     edges = np.empty(2 * len(records), np.int32)
     edges[0::2], edges[1::2] = begin, begin + sizes
@@ -368,7 +375,7 @@ def taken_texts(data: bytes, records: Records) -> PropertyTexts:
 
 
 def padded_texts(data: bytes, records: Records) -> PropertyTexts:
-    """`property_texts` without pyarrow."""
+    """Do the work of `property_texts` without pyarrow."""
     begin, sizes = records.properties_at, records.properties_size
     width = -(-int(sizes.max(initial=0)) // _WORD.itemsize) * _WORD.itemsize
     if not width or width > len(data) or len(sizes) * width > _MAX_SPARSE * int(sizes.sum()):
@@ -387,7 +394,7 @@ def padded_texts(data: bytes, records: Records) -> PropertyTexts:
 
 
 def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
-    """String.hashCode of UTF-8 ranges of `text`, as signed 32-bit numbers."""
+    """Return Java's String.hashCode for UTF-8 ranges of `text`, as signed 32-bit numbers."""
     length = end - begin
     if not 0 < int(length.max(initial=0)) <= _MAX_HASHED:
         odd = np.flatnonzero(length)
@@ -410,7 +417,8 @@ def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
 
 
 def padded_words(text: Bytes, begin: Array, length: Array) -> list[Array]:
-    """Ranges of `text` in columns of eight bytes, padded with zeros to the length of the longest one."""
+    """Return ranges of `text` in columns of eight bytes, padded with zeros to the length of the longest
+    range."""
     if len(text) < _WORD.itemsize:
         text = np.append(text, np.zeros(_WORD.itemsize - len(text), np.uint8))
     words = []

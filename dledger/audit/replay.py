@@ -1,8 +1,9 @@
 """Applies windows of a log to the replicated state; audit and Spark use the same code.
 
-It works in columns: messages between two operations change the bounds of their queues at once, by numbers.
-The state is updated before the next operation, whose effect may depend on it. A broker does the same in
-`dledger/broker/store/dispatch.py`; the audit of the state checks that both results are equal.
+It works in columns. All messages between two operations change the bounds of their queues at once, by the
+numbers of the queues. The state is updated before the next operation, whose effect may depend on it. A broker
+does the same in `dledger/broker/store/dispatch.py`; the audit of the state checks that both results are
+equal.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dledger.formats.entry import Kind
 from dledger.formats.state import ReplicatedState
 
 KeyOf = Callable[[int], tuple[str, int]]
-"""Returns topic and queue id for the number of a queue."""
+"""Function that returns topic and queue id for the number of a queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries with a record, in order of the log. `body_at`: offset in the window's data; `kind`: kind of the
-    entry."""
+    """Entries that hold a record, as columns in order of the log. `body_at` is an offset in the window's
+    data, `kind` the kind of the entry."""
 
     index: Array
     kind: Array
@@ -34,8 +35,8 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
-    """Messages that take a place in a queue, in order of the log. `which`: number of the queue, the same in
-    all windows; `position`: physical offset of the record."""
+    """Messages that have a place in a queue, as columns in order of the log. `which` is the number of the
+    queue, the same in all windows; `position` is the physical offset of the record."""
 
     index: Array
     which: Array
@@ -49,18 +50,21 @@ class StateReplay:
     def __init__(self, state: ReplicatedState, key_of: KeyOf) -> None:
         self.state = state
         self.at: int = -1
-        """Index of the last operation that was applied, or could not be."""
+        """Index of the last operation that was applied, or that could not be applied."""
         self._key_of = key_of
         self._next = np.empty(0, np.int64)
         self._first_position = np.empty(0, np.int64)
         self._touched = np.empty(0, bool)
-        """Mask of the queues whose numbers are newer here than in the state."""
+        """Mask of the queues whose bounds are newer here than in the state."""
 
     def add(
         self, data: bytes, last: int, entries: Entries, queued: Queued, marks: Iterable[int] = ()
     ) -> Iterator[int]:
-        """Apply one window, whose last entry is `last`. Yields each of the `marks` (indexes of entries in it)
-        when the state is that after the entry. UnknownOperation for an operation of a newer program."""
+        """Apply one window, whose last entry is `last`.
+
+        `marks` are indexes of entries in the window. Each is yielded when the state is that after this entry.
+        Raises UnknownOperation for an operation of a newer program.
+        """
         wanted = sorted(marks)
         stops = [*entries.index[entries.kind == Kind.SYSTEM].tolist(), *wanted, last]
         at = seen = 0

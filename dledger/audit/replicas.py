@@ -1,11 +1,12 @@
 """The interface of a replica for engines, wherever it is: a store directory, a live broker, or rows that a
-broker shipped.
+broker shipped. An engine is code that runs the scans, in this process, in several, or with Spark.
 
-An engine gets *sources*: small values that name places of replicas. `claims_at` asks them what is committed.
-Then `look_at` asks each of them once, before anything is scanned, for a `ReplicaView` of each replica: what
-it reports about itself, the segments to scan, and the `SegmentReader` that scans them. All of these can be
-pickled, hold nothing open, and work on any machine that can reach what they name, so an engine may pass them
-to other processes. A reader is small, because it is sent with every task. All calls block.
+An engine gets *sources*, which are small values that name places of replicas. `claims_at` asks them what is
+committed. Then `look_at` asks each of them once, before anything is scanned, for a `ReplicaView` of each
+replica: what it reports about itself, the segments to scan, and the `SegmentReader` that scans them. All
+these objects can be pickled, hold nothing open, and work on any machine that can reach what they name, so an
+engine may pass them to other processes. A reader is small, because it is sent with every task. All calls
+block.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class SegmentReader(Protocol):
     """Reads segments where they are stored. Damage and unreadable data are rows, never an OSError."""
 
     def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
-        """All rows of one segment (`audit.scan.scan_segment`)."""
+        """Yield all rows of one segment (`audit.scan.scan_segment`)."""
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
-        """Entries of one segment in the given index ranges (inclusive, ascending)."""
+        """Yield the entries of one segment in the given index ranges (inclusive, ascending)."""
 
 
 @runtime_checkable
@@ -48,7 +49,8 @@ class StampingReader(SegmentReader, Protocol):
     """A reader that can detect whether a scanned segment is still the same, without reading it all again."""
 
     def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
-        """`audit.segment_stamp.stamp`. OSError; FileNotFoundError for a segment that no longer exists."""
+        """Return the stamp of a segment (`audit.segment_stamp.stamp`). Raises OSError, and FileNotFoundError
+        for a segment that no longer exists."""
 
 
 class ReplicaView(Protocol):
@@ -72,36 +74,37 @@ class ReplicaView(Protocol):
         """One task for each segment, in order of the log."""
 
     def side(self) -> Iterator[Row]:
-        """The replica's row first, then the rows that belong to it and to no segment. Never an OSError."""
+        """Yield the replica's row, then the other rows that belong to it and to no segment. Never raises
+        OSError."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """The replicas of sources, and findings for those that cannot be examined."""
+    """The replicas of sources, and findings for the replicas that cannot be examined."""
 
     replicas: tuple[ReplicaView, ...]
     findings: tuple[Finding, ...] = ()
 
 
 class ReplicaSource(Protocol):
-    """A place of one or more replicas. Equal sources mean the same place."""
+    """Names a place with one or more replicas. Equal sources mean the same place."""
 
     @property
     def place(self) -> str:
         """The place in readable form: a path or an address."""
 
     def look(self) -> Look:
-        """The replicas of the source as they are now. StoreError if the place is wrong, so that nothing can
-        be audited there."""
+        """Return the replicas of the source as they are now. Raises StoreError if the place is wrong, so that
+        nothing can be audited there."""
 
     def claim(self) -> Look:
-        """The replicas when only their committed indexes are needed: segments may be left out, because
+        """Return the replicas when only their committed indexes are needed. Segments may be left out, because
         listing many takes long."""
 
 
 @dataclass(frozen=True)
 class StoreReader:
-    """`SegmentReader` for files."""
+    """Reads the segments of a store directory (`SegmentReader`)."""
 
     files: Files
 
@@ -117,7 +120,7 @@ class StoreReader:
 
 @dataclass(frozen=True)
 class StoreReplica:
-    """`ReplicaView` of a log directory."""
+    """A replica in a store directory (`ReplicaView`)."""
 
     replica: Replica
     files: Files
@@ -145,22 +148,24 @@ class StoreReplica:
 
 @dataclass(frozen=True)
 class StoreSource:
-    """A store directory (`storePathRootDir`): usually one replica, or several if nodes share it."""
+    """A store directory (`storePathRootDir`) as a source. It usually has one replica, or several if nodes
+    share it."""
 
     place: str
     files: Files = field(compare=False, repr=False)
 
     @classmethod
     def at(cls, path: str, plain: Files | None = None) -> StoreSource:
-        """The source for a path or URL (`runtime.remote_files`). StoreError if there is no driver for it."""
+        """Make the source for a path or URL (`runtime.remote_files`). Raises StoreError if there is no driver
+        for it."""
         try:
             return cls(path, files_for(path, plain))
         except OSError as error:
             raise StoreError(str(error)) from error
 
     def look(self) -> Look:
-        """The replicas of the store. A store that cannot be read is a finding, so that the others can still
-        be audited."""
+        """Return the replicas of the store. A store that cannot be read is a finding, so that the others can
+        still be audited."""
         return self._look(open_store)
 
     def claim(self) -> Look:
@@ -175,16 +180,19 @@ class StoreSource:
 
 
 def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) -> Look:
-    """All replicas of all sources, with unique names. StoreError if a place is wrong, or is given twice.
-    `first_of_name`: of replicas with the same name only the first, if any copy is good enough.
+    """Return all replicas of all sources, with unique names. Raises StoreError if a place is wrong, or is
+    given twice.
+
+    With `first_of_name`, only the first of several replicas with the same name is returned, for callers to
+    which any copy is good enough.
     """
     _check_sources(sources)
     return _named([source.look() for source in sources], first_of_name)
 
 
 def claims_at(sources: Sequence[ReplicaSource]) -> dict[str, int]:
-    """The committed index of each replica of these sources. To be called before the first of them lists its
-    segments. StoreError as `look_at`."""
+    """Return the committed index of each replica of these sources. Call it before the first of them lists its
+    segments. Raises StoreError as `look_at` does."""
     _check_sources(sources)
     look = _named([source.claim() for source in sources])
     return {replica.name: replica.row().committed for replica in look.replicas}
@@ -216,7 +224,7 @@ def _check_sources(sources: Sequence[ReplicaSource]) -> None:
 
 
 def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) -> Iterator[EntryRow]:
-    """Entries of all replicas in the given index ranges (`audit.compare.Drill`)."""
+    """Yield the entries of all replicas in the given index ranges (`audit.compare.Drill`)."""
     for replica in replicas:
         for task in replica.tasks():
             if wanted := overlap(task, ranges):

@@ -1,6 +1,6 @@
 """The result of an audit: one JSON object for programs, a table for people, and a last line for both.
 
-As a file it can also be a page (`audit_page`) or rows for Parquet (`report_files`).
+It can also be written to a file as a page (`audit_page`) or as rows for Parquet (`report_files`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dledger.audit.report_files import Records
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100
-"""At most this many findings are printed one by one; `--json` has all."""
+"""Largest number of findings that are printed one by one. The output of `--json` has all."""
 COLUMNS = (
     ("kind", "string"),
     ("severity", "string"),
@@ -41,11 +41,12 @@ COLUMNS = (
     ("bytes", "bigint"),
     ("detail", "string"),
 )
-"""Columns of a report as Parquet, `kind` first: `run` (`severity`: the verdict), `replica`, `finding`."""
+"""Columns of a report as Parquet. `kind` is the first: `run` (its `severity` is the verdict), `replica`, or
+`finding`."""
 
 
 class Kept(NamedTuple):
-    """What an audit with `--keep` read. `problems`: the different reasons why rows were not kept."""
+    """What an audit with `--keep` read. `problems` are the different reasons why rows were not kept."""
 
     scanned: int
     reused: int
@@ -53,7 +54,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Kept | None:
-        """The counts from an audit's rows; None if `--keep` was not given."""
+        """Make the counts from the rows of an audit; None if `--keep` was not given."""
         kept = [row for row in rows if isinstance(row, KeptRow)]
         segments = [row for row in kept if row.segment >= 0]
         reused = sum(row.reused for row in segments)
@@ -67,8 +68,8 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Result of an audit. `replicas`: `Holding.as_json` of each; `compared_up_to`: lowest committed index of
-    the replicas."""
+    """Result of an audit. `replicas` has `Holding.as_json` of each replica; `compared_up_to` is the lowest
+    committed index of the replicas."""
 
     replicas: list[dict[str, object]]
     compared_up_to: int
@@ -86,13 +87,14 @@ class Report:
 
     @property
     def scope(self) -> str:
-        """How many members were examined, as readable text; empty if it is all of them, or not known."""
+        """How many members were examined, as readable text. Empty if it is all of them, or the number of
+        members is not known."""
         seen = min(len(self.replicas), self.members - len(self.not_audited))  # others may be unreachable
         return f"{seen} of {self.members} members" if self.not_audited else ""
 
     @property
     def severity(self) -> Severity:
-        """The worst severity."""
+        """Severity of the worst finding."""
         return worst(self.findings) if self.replicas or self.findings else Severity.UNKNOWN
 
     @property
@@ -102,22 +104,22 @@ class Report:
 
     @property
     def entries(self) -> int:
-        """Entries read, over all replicas."""
+        """Number of entries read, over all replicas."""
         return sum(int(str(replica["entries"])) for replica in self.replicas)
 
     def timed(self, seconds: float) -> Report:
-        """The report with the seconds that the audit took."""
+        """Return the report with the time, in seconds, that the audit took."""
         return replace(self, seconds=round(seconds, 3))
 
     def ordered(self) -> list[Finding]:
-        """The findings, the worst first, then by place."""
+        """Return the findings, the worst first, then by place."""
         return sorted(
             self.findings,
             key=lambda f: (-f.severity, f.replica, f.first_index, f.segment, f.code, f.detail),
         )
 
     def as_json(self) -> dict[str, object]:
-        """The report as one object; keys are stable, new ones may be added."""
+        """Return the report as one object. Its keys are stable; new ones may be added."""
         kept = {} if self.kept is None else {"kept": self.kept._asdict()}
         return {
             "verdict": VERDICTS[self.severity],
@@ -132,11 +134,12 @@ class Report:
         }
 
     def page(self, when: str) -> str:
-        """The report as one self-contained HTML page."""
+        """Return the report as one self-contained HTML page."""
         return audit_page(self, when)
 
     def records(self) -> Records:
-        """One row for the run, one for each replica and finding: a history over many runs needs all three."""
+        """Return one row for the run, and one for each replica and each finding, because a history over many
+        runs needs all three."""
         groups = {str(replica["replica"]): str(replica["group"]) for replica in self.replicas}
         verdict, log_bytes = VERDICTS[self.severity], sum(int(str(r["bytes"])) for r in self.replicas)
         read = "" if self.kept is None else self.kept.text()
@@ -156,7 +159,7 @@ class Report:
         return Records(COLUMNS, rows)
 
     def last_line(self) -> str:
-        """The summary as a machine-readable line."""
+        """Return the summary as a machine-readable line."""
         kept = "" if self.kept is None else f" scanned={self.kept.scanned} reused={self.kept.reused}"
         return (
             f"audit: {VERDICTS[self.severity]} replicas={len(self.replicas)} entries={self.entries} "
@@ -164,7 +167,8 @@ class Report:
         )
 
     def lines(self) -> Iterator[str]:
-        """The report as readable text: replicas, findings, advice once for each code, the last line."""
+        """Return the report as readable text: replicas, findings, advice once for each code, the last
+        line."""
         columns = ("replica", "first", "end", "committed", "term", "segments", "entries", "bytes")
         keys = ("replica", "first_index", "end_index", "committed_index", "last_term", *columns[5:])
         if self.replicas:
@@ -200,7 +204,7 @@ class Report:
 
 
 def failed(detail: str, code: str = "UNREADABLE") -> Report:
-    """The report of an audit that could not run."""
+    """Make the report of an audit that could not run."""
     return Report([], -1, [finding(code, "", detail)])
 
 

@@ -1,6 +1,6 @@
-"""Results as files: `--report FILE`. The ending of the name decides the format.
+"""Results as files, for the option `--report FILE`. The ending of the name decides the format.
 
-A file is published by one rename, so a reader sees the old report or the new one, never a part.
+A file is published by one rename. So a reader sees the old report or the new one, never a part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FORMATS = {
 
 
 class Records(NamedTuple):
-    """Rows for Parquet. Types of columns: string, bigint, double, timestamp (ms since the epoch)."""
+    """Rows for Parquet. The types of columns are string, bigint, double, and timestamp (ms since the
+    epoch)."""
 
     columns: Sequence[tuple[str, str]]
     rows: Sequence[Sequence[object]]
@@ -42,14 +43,16 @@ class Reportable(Protocol):
         """The result as lines for a terminal."""
 
     def page(self, when: str) -> str:
-        """The result as a self-contained HTML page; `when`: readable time of the run."""
+        """The result as a self-contained HTML page. `when` is a readable time of the run."""
 
     def records(self) -> Records:
-        """The main results as rows. The file gets an additional first column `run`, the time of the run."""
+        """The main results as rows. In the file they have an additional first column `run`, the time of the
+        run."""
 
 
 def report_path(text: str) -> str:
-    """Check an argument that names a report. ValueError: invalid ones are refused before any work is done."""
+    """Check an argument that names a report. Raises ValueError for an invalid one, so that it is refused
+    before any work is done."""
     ending = os.path.splitext(text)[1]
     if ending not in FORMATS:
         close = get_close_matches(ending, FORMATS, n=1)
@@ -67,13 +70,13 @@ def report_path(text: str) -> str:
 
 
 async def write_report(env: Env, path: str, result: Reportable) -> None:
-    """Write one file. OSError; ValueError for a name that `report_path` refuses."""
+    """Write one file. Raises OSError, and ValueError for a name that `report_path` refuses."""
     data = await env.workers.run(Lane.DISK, render, result, path, env.wall.now_ms())
     await publish(env.files, env.workers, Lane.DISK, path, data)
 
 
 def render(result: Reportable, path: str, now_ms: int) -> bytes:
-    """The bytes of the file. `now_ms`: time of the run, ms since the epoch."""
+    """Make the bytes of the file. `now_ms` is the time of the run, in ms since the epoch."""
     when = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     match os.path.splitext(path)[1]:
         case ".html":

@@ -14,11 +14,12 @@ _TYPES = {
     "timestamp": pa.timestamp("ms", tz="UTC"),
 }
 RUN = ("run", "timestamp")
-"""The additional first column, with which reports of many runs in one directory are one table."""
+"""Name and type of the additional first column. With it, the reports of many runs in one directory are one
+table."""
 
 
 def parquet_bytes(records: Records, now_ms: int) -> bytes:
-    """The bytes of the file. `now_ms`: time of the run, ms since the epoch."""
+    """Make the bytes of the file. `now_ms` is the time of the run, in ms since the epoch."""
     columns = (RUN, *records.columns)
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns])
     rows = [(now_ms, *row) for row in records.rows]

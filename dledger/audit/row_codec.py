@@ -1,7 +1,7 @@
 """Rows as bytes, for sending from a broker to an auditor: pages of MessagePack arrays `[kind, field, ...]`.
 
 A field that an older sender does not know gets its default at the receiver. A kind of row that the receiver
-does not know is an error: an audit must not leave out what it cannot read.
+does not know is an error, because an audit must not leave out what it cannot read.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dledger.audit.segment_stamp import SegmentStamp
 from dledger.audit.store_directory import SegmentTask
 
 PAGE_BYTES = 1024 * 1024
-"""A page ends with the row that reaches this size."""
+"""Size, in bytes, at which a page ends. The row that reaches this size is its last."""
 _ROW_ENTRIES = 8192
-"""Entries of one `EntriesRow`: 576 KiB."""
+"""Largest number of entries in one `EntriesRow` (576 KiB)."""
 
 
 class UnknownRow(Exception):
-    """The bytes are not rows, or rows of a newer version."""
+    """Raised when the bytes are not rows, or rows of a newer version."""
 
 
 class TaskRow(NamedTuple):
-    """The parts of a `SegmentTask` that are sent to others; `next_first`: -1 if there is none."""
+    """The parts of a `SegmentTask` that are sent to others. `next_first` is -1 if there is none."""
 
     start: int
     size: int
@@ -41,8 +41,8 @@ class TaskRow(NamedTuple):
 
 
 class EntriesRow(NamedTuple):
-    """Some entries with all fields of their headers: the fields of `audit.entries.Entry` one after another,
-    each as `count` signed 64-bit numbers, little endian."""
+    """Several entries with all fields of their headers. The fields of `audit.entries.Entry` follow one
+    another, each as `count` signed 64-bit numbers, little endian."""
 
     replica: str
     count: int  # type: ignore[assignment]  # tuple.count is not used
@@ -50,7 +50,7 @@ class EntriesRow(NamedTuple):
 
 
 class UnitsRow(NamedTuple):
-    """Units of the index files from number `first` on, as they are in the files."""
+    """Units of the index files from number `first` on, unchanged."""
 
     replica: str
     first: int
@@ -58,7 +58,8 @@ class UnitsRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member of the group that a replica knows. `address`: host:port for clients, or empty."""
+    """Tells an auditor about one member of a broker's group: its node id (`node`), and its address for
+    clients as host:port, which is empty if the broker does not know it."""
 
     node: str
     address: str
@@ -79,7 +80,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def encode_pages(rows: Iterable[AnyRow], page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
-    """Pages of rows; at least one page, which may be empty."""
+    """Pack rows into pages. There is at least one page, which may be empty."""
     pack = msgpack.Packer(use_bin_type=True).pack
     pending: list[bytes] = []
     size = 0
@@ -94,7 +95,7 @@ def encode_pages(rows: Iterable[AnyRow], page_bytes: int = PAGE_BYTES) -> Iterat
 
 
 def decode_page(page: bytes) -> Iterator[AnyRow]:
-    """The rows of one page. UnknownRow."""
+    """Return the rows of one page. Raises UnknownRow."""
     unpacker = msgpack.Unpacker(use_list=False, raw=False, max_buffer_size=len(page) or 1)
     unpacker.feed(page)
     try:
@@ -116,7 +117,7 @@ def _row(fields: object) -> AnyRow:
 
 
 def as_entries_rows(replica: str, columns: Columns) -> Iterator[EntriesRow]:
-    """Rows with many entries each, so that a row is smaller than a page."""
+    """Yield rows with many entries each, but so few that a row is smaller than a page."""
     for first in range(0, len(columns), _ROW_ENTRIES):
         some = columns[first : first + _ROW_ENTRIES]
         data = np.array([getattr(some, name) for name in Entry._fields], "<i8").tobytes()
@@ -124,15 +125,15 @@ def as_entries_rows(replica: str, columns: Columns) -> Iterator[EntriesRow]:
 
 
 def as_columns(row: EntriesRow) -> Columns:
-    """The entries of a row, the inverse of `as_entries_rows`. UnknownRow if the size does not fit the number
-    of entries."""
+    """Return the entries of a row; the inverse of `as_entries_rows`. Raises UnknownRow if the size does not
+    match the number of entries."""
     if len(row.data) != 8 * len(Entry._fields) * row.count:
         raise UnknownRow(f"{len(row.data)} bytes are not {row.count} entries")
     return Columns(*np.frombuffer(row.data, "<i8").reshape(len(Entry._fields), row.count))
 
 
 def as_task_row(task: SegmentTask) -> TaskRow:
-    """A task without the parts that are useful only on its own machine."""
+    """Make the row for a task, without the parts that are useful only on its own machine."""
     next_first = -1 if task.next_first is None else task.next_first
     return TaskRow(
         task.start,
@@ -146,7 +147,7 @@ def as_task_row(task: SegmentTask) -> TaskRow:
 
 
 def as_task(row: TaskRow, replica: str) -> SegmentTask:
-    """A task for an engine; its segment cannot be read from files."""
+    """Make a task for an engine from its row. The segment of this task cannot be read from files."""
     return SegmentTask(
         replica=replica,
         directory="",

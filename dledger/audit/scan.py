@@ -1,8 +1,8 @@
-"""Scans one segment, or the side files of one replica, and gives rows. Blocking; no state is kept between
-calls.
+"""Scans one segment, or the files beside the segments of one replica (the side scan), and gives rows.
+Blocking; no state is kept between calls.
 
 Every engine runs this code: in a loop (`local`), in Spark tasks, in brokers for auditors and for shipping.
-The log's own scrub has its own walk (`dledger.log.scrub`), because dledger must not import the audit.
+The log's own scrub has its own walk (`dledger.log.scrub`), because the log must not import the audit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dledger.runtime import File, Files
 from dledger.runtime.atomic_file import read_file
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes read at a time; doubled while one entry does not fit."""
+"""Number of bytes that are read at a time. It is doubled while one entry does not fit."""
 T = TypeVar("T")
 _HOLE_UNITS = 4096
 _MANY = 1 << 40
@@ -59,7 +59,7 @@ _MANY = 1 << 40
 
 @dataclass(frozen=True)
 class Window:
-    """Some complete entries and the bytes that contain them. `base`: log offset of `data[0]`."""
+    """Several complete entries and the bytes that contain them. `base` is the log offset of `data[0]`."""
 
     data: bytes
     base: int
@@ -72,7 +72,7 @@ class Window:
 
 
 class EntryRow(NamedTuple):
-    """One entry of one replica, to be compared with those of other replicas (see `walk.Entry`)."""
+    """One entry of one replica, to be compared with that of other replicas (see `walk.Entry`)."""
 
     replica: str
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
@@ -84,8 +84,8 @@ class EntryRow(NamedTuple):
 
 
 def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | None = None) -> SegmentWalker:
-    """A walker that knows which entries this segment must hold, and checks the file again before it reports
-    damage."""
+    """Make a walker. It knows which entries this segment must hold, and checks the file again before it
+    reports damage."""
     must_reach = task.committed if task.next_first is None else task.next_first - 1
 
     def recheck() -> int | None:
@@ -124,7 +124,7 @@ def _head(files: Files, path: str) -> bytes:
 
 
 def windows(files: Files, path: str, walker: SegmentWalker) -> Iterator[Window]:
-    """Read a segment and walk it. OSError if it cannot be read."""
+    """Read a segment and walk it. Raises OSError if it cannot be read."""
     file = files.open_read(path)
     try:
         yield from _windows(file, walker)
@@ -156,14 +156,15 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
 
 
 class _Beside:
-    """Reads files beside a segment. If one cannot be read, the error is kept in `errors` by the kind of file,
-    and files of that kind are not read again: the segment itself is scanned to its end."""
+    """Reads files beside a segment. If a file cannot be read, the error is kept in `errors` by the kind of
+    file, and files of that kind are not read again. So the segment itself is scanned to its end."""
 
     def __init__(self) -> None:
         self.errors: dict[str, OSError] = {}
 
     def look(self, what: str, step: Callable[[], T], instead: T) -> T:
-        """The result of `step`; `instead` if it cannot read, or could not before."""
+        """Return the result of `step`. Return `instead` if the files cannot be read, or could not be read
+        before."""
         if what in self.errors:
             return instead
         try:
@@ -183,10 +184,11 @@ def _state_check(files: Files, task: SegmentTask, names: QueueNames) -> StateChe
 def scan_segment(
     files: Files, task: SegmentTask, block_entries: int = BLOCK_ENTRIES, *, deep: bool = False
 ) -> Iterator[Row]:
-    """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError.
+    """Yield findings, block digests, queue ranges and, last, the coverage of one segment. Never raises
+    OSError.
 
     A derived file that cannot be read is reported and not compared any longer; the segment is read to its
-    end. `deep`: see `record_check.DEEP_EVERY`; it takes about a sixth more time.
+    end. `deep` is explained at `record_check.DEEP_EVERY`; it takes about a sixth more time.
     """
     beside = _Beside()
     digests = BlockDigests(task.replica, block_entries)
@@ -296,8 +298,8 @@ def scan_segment(
 
 
 def _is_retired(files: Files, task: SegmentTask) -> bool:
-    """Whether retention has removed the segment, or has recorded that it will: data derived from it is
-    removed too."""
+    """Whether retention has removed the segment, or has recorded that it will. Then data derived from the
+    segment is removed, too."""
     try:
         return log_start(files, task) > task.start or not files.exists(task.path)
     except OSError:
@@ -305,12 +307,12 @@ def _is_retired(files: Files, task: SegmentTask) -> bool:
 
 
 def _lost(holes: list[tuple[int, int]]) -> int:
-    """How many entries the holes may have held; the size of a hole at a segment's start is not known."""
+    """How many entries the holes may have held. The size of a hole at a segment's start is not known."""
     return sum(last - first + 1 if first >= 0 else _MANY for first, last in holes)
 
 
 def collapse_each(faults: list[Fault]) -> list[Fault]:
-    """Adjacent faults with the same code joined, ordered by index."""
+    """Join adjacent faults with the same code, and sort all by index."""
     return sorted(collapse(sorted(faults)), key=lambda fault: (fault.first, fault.code))
 
 
@@ -322,8 +324,8 @@ def _as_finding(task: SegmentTask, fault: Fault) -> Finding:
 
 
 def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
-    """Rows that belong to a replica and to no segment of it: its own row, small files, missing segments,
-    extents of queues."""
+    """Yield the rows that belong to a replica and to no segment of it: its own row, and rows about small
+    files, missing segments, and extents of queues."""
     beside = _Beside()
 
     def look(what: str, step: Callable[[], Iterator[Row]]) -> list[Row]:
@@ -414,7 +416,7 @@ def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:
 def _walk_units_down(
     index: UnitFiles, replica: Replica, number: int, next_pos: int, hole: int
 ) -> Iterator[Row]:
-    """Check units from `number - 1` down to the one that points before pos `hole`."""
+    """Check the index units from `number - 1` down to the one that points before the hole."""
     while number > 0:
         count = min(_HOLE_UNITS, number)
         units = list(INDEX_UNIT.iter_unpack(index.read(number - count, count)))
@@ -463,10 +465,11 @@ def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
 def read_entries(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[Window]:
-    """Entries of the given index ranges (inclusive, ascending) that are in this segment.
+    """Yield the entries of the given index ranges (inclusive, ascending) that are in this segment.
 
-    Uses the index file to find them if it is correct; otherwise walks from the start. `segment_first`: index
-    of the segment's first entry, or -1. OSError if the segment cannot be read; a retired one gives nothing.
+    They are found with the index file if it is correct, otherwise by a walk from the start. `segment_first`
+    is the index of the segment's first entry, or -1. Raises OSError if the segment cannot be read; a retired
+    segment gives nothing.
     """
     for low, high in ranges:
         try:
@@ -484,8 +487,8 @@ def read_entries(
 
 
 def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tuple[int, int | None]:
-    """(offset in the file, index) at which to start; one entry earlier, so that the chain is known at
-    `low`."""
+    """Return (offset in the file, index) at which to start. It is one entry earlier, so that the chain is
+    known at `low`."""
     number = low - 1
     if segment_first < 0 or number <= segment_first or number >= task.index_end:
         return 0, None
@@ -509,7 +512,8 @@ def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tupl
 def drill_segment(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[EntryRow]:
-    """`read_entries` as rows. A segment that cannot be read gives one row that says so, never an OSError."""
+    """Yield `read_entries` as rows. A segment that cannot be read gives one row that says so, and no OSError
+    is raised."""
     try:
         for window in read_entries(files, task, segment_first, ranges):
             yield from entry_rows(task.replica, Window(window.data, window.base, doubt(window)))
@@ -518,8 +522,8 @@ def drill_segment(
 
 
 def doubt(window: Window) -> Columns:
-    """The window's entries, with damage that only the CRC inside a message shows (Apache's entries have no
-    other CRC)."""
+    """Return the window's entries. They are also marked as damaged if only the CRC inside the message shows
+    it (Apache's entries have no other CRC)."""
     columns = window.columns
     doubtful = np.flatnonzero((columns.stored_crc == 0) & (columns.chain == 0) & has_record(columns))
     damage = columns.damage.copy()
@@ -530,6 +534,6 @@ def doubt(window: Window) -> Columns:
 
 
 def entry_rows(replica: str, window: Window) -> Iterator[EntryRow]:
-    """The window's entries, reduced to the fields that are compared."""
+    """Yield the window's entries, with only the fields that are compared."""
     for entry in window.entries:
         yield EntryRow(replica, entry.index, entry.term, entry.size, entry.channel, entry.crc, entry.damage)

@@ -1,8 +1,8 @@
-"""Identifies the files that a segment's rows were made from, so that a change to any of them is detected.
+"""Identifies the files that a segment's rows were made from, so that a change of any of them is detected.
 
 The segment itself is identified by data of its file system, without reading it. Data derived from it is in
-files that other segments share and that a live node continues to write. So the units of this segment are
-read, about 5 % of its bytes; this also detects rot in them.
+files that other segments share and that a live node continues to write. So the derived units of this segment
+are read, about 5 % of its bytes; this also detects rot in them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _CHUNK_UNITS = 1 << 16
 
 
 class SegmentStamp(NamedTuple):
-    """The files that a segment's rows are made from.
+    """Identifies the files that a segment's rows are made from.
 
-    - `file`: `Files.stamp` of the segment; `changed_ms`: when it last changed.
-    - `now_ms`: clock of the machine that has the segment, 0 if the caller uses the same clock.
-    - `derived`: a line for each other thing that a scan of a full segment reads, empty if not asked for.
+    * `file`: `Files.stamp` of the segment.
+    * `changed_ms`: when the segment last changed.
+    * `now_ms`: clock of the machine that has the segment, 0 if the caller uses the same clock.
+    * `derived`: a line for each other thing that a scan of a full segment reads, empty if not asked for.
     """
 
     file: str
@@ -40,15 +41,15 @@ class SegmentStamp(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The stamp in the form that is kept with the rows, for `still_holds`."""
+        """The stamp as text, which is kept with the rows and compared by `still_holds`."""
         return f"file {self.file}\n{self.derived}"
 
 
 def stamp(
     files: Files, task: SegmentTask, rows: Iterable[Row] | None = None, now_ms: int = 0
 ) -> SegmentStamp | None:
-    """The stamp of a segment and of what its `rows` were made from; without rows, of its file alone. None if
-    a file cannot be identified. OSError."""
+    """Return the stamp of a segment and of what its `rows` were made from; without rows, of its file alone.
+    None if a file cannot be identified. Raises OSError."""
     derived = "" if rows is None else "\n".join(_derived(files, task, rows))
     found = files.stamp(task.path)  # last: what changed meanwhile is seen by who compares it with one before
     return None if found is None else SegmentStamp(found.text, found.changed_ms, now_ms, derived)
@@ -68,9 +69,10 @@ def _derived(files: Files, task: SegmentTask, rows: Iterable[Row]) -> Iterator[s
 
 
 def still_holds(now: str, then: str) -> bool:
-    """Whether rows made at that time are equal to those of a scan now.
+    """Whether rows with the stamp `then` are equal to those of a scan now.
 
-    If a snapshot or state file no longer exists, that is only one thing less to check.
+    If a snapshot or state file no longer exists, there is only one thing less to check, so the rows are still
+    good.
     """
     return set(now.split("\n")) <= set(then.split("\n"))
 
@@ -105,7 +107,8 @@ def _crc(units: UnitFiles, first: int, end: int, crc: int) -> int:
 
 
 def _pointing_here(files: Files, task: SegmentTask, rows: Iterable[QueueRow]) -> Iterator[str]:
-    """Units just outside the range of this segment that point into it: a clean store has none."""
+    """Yield a line for units just outside the range of this segment that point into it. A clean store has
+    none."""
     for row in rows if task.queue_root else ():
         units = _queue_files(files, task, row)
         try:

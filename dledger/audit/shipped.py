@@ -1,7 +1,8 @@
-"""Replicas as rows that brokers shipped (`audit.parquet`), for an audit without their stores.
+"""Replicas as rows that brokers shipped (`audit.shipped_scans`), for an audit without their stores.
 
-Digests show where replicas differ, not how. For that the entries are read through other sources, brokers or
-directories of the same replicas (`audit.drilling`). If there is no such source, that is a finding.
+Digests show where replicas differ, not how. To find out how, the entries are read through other sources,
+which are brokers or directories of the same replicas (`audit.drilling`). If there is no such source, that is
+a finding.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from dledger.runtime import Files
 
 @dataclass(frozen=True)
 class ShippedReader:
-    """`audit.replicas.SegmentReader` for a replica's rows. `side`: the bound of its side scan, without
-    segments."""
+    """Gives the shipped rows of a replica (`audit.replicas.SegmentReader`). `side` is the bound of its side
+    scan, without segments."""
 
     files: Files
     root: str
@@ -44,19 +45,19 @@ class ShippedReader:
             yield row._replace(replica=task.replica)
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
-        """A row that says that there are no entries here."""
+        """Yield a row that says that there are no entries here."""
         yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
 
 
 @dataclass(frozen=True)
 class ShippedReplica:
-    """`audit.replicas.ReplicaView` of what one broker shipped."""
+    """A replica as one broker shipped it (`audit.replicas.ReplicaView`)."""
 
     reader: ShippedReader
     name: str
     rows: tuple[Row, ...]
     sizes: tuple[tuple[int, int], ...]
-    """Start of each segment, and the bytes of its rows."""
+    """Start of each segment, and the size of its rows in bytes."""
 
     def named(self, name: str) -> ShippedReplica:
         return replace(self, name=name)
@@ -93,7 +94,8 @@ class ShippedReplica:
 class ShippedSource:
     """What the brokers of one group shipped to a directory or URL (`audit.replicas.ReplicaSource`).
 
-    `not_before_ms`: wall clock; rows that were shipped before are used, and reported as old.
+    `not_before_ms` is a time of the wall clock. Rows that were shipped before it are used, and reported as
+    old.
     """
 
     root: str
@@ -106,7 +108,7 @@ class ShippedSource:
         return f"{self.root}, group {self.group}"
 
     def look(self) -> Look:
-        """The replicas that were shipped. StoreError if there are none of this group."""
+        """Return the replicas that were shipped. Raises StoreError if there are none of this group."""
         names = [name for group, name in find_replicas(self.files, self.root) if group == self.group]
         if not names:
             raise StoreError(
@@ -143,5 +145,5 @@ class ShippedSource:
 
 
 def shipped_groups(files: Files, root: str) -> list[str]:
-    """Groups of which something was shipped to a directory or URL."""
+    """Return the groups of which something was shipped to a directory or URL."""
     return sorted({group for group, _ in find_replicas(files, root)})

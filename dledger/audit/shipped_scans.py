@@ -6,20 +6,21 @@
 ```
 
 Values in names are escaped as Hive and Spark do it. A file holds `findings.FlatRow`s (`SCHEMA`). The first
-has the kind `bound`: it gives the range for which the others are valid (`findings.BoundRow`). It is published
-by one rename, or one PUT where `root` is a URL (`runtime.remote_files`), so that a reader sees a whole file
-or none. Spark reads a tree with `option("recursiveFileLookup", True)`, as the columns `replica` and `segment`
-are in the files as well; pyarrow with `partitioning=None`.
+row has the kind `bound`, and gives the range for which the other rows are valid (`findings.BoundRow`). A file
+is published by one rename, or by one PUT if `root` is a URL (`runtime.remote_files`), so that a reader sees a
+whole file or none. Spark reads a tree with `option("recursiveFileLookup", True)`, because the columns
+`replica` and `segment` are in the files as well. pyarrow reads it with `partitioning=None`.
 
 * **Write** (`write_scan`): the rows of each scanned segment, and *after* all segments those of the side scan,
   which name their segments. So a reader that finds the side scan finds its segments.
 * **Use again** (`reusable`): rows of a segment are `final` if the segment is full, committed, clean and was
   completely compared with its derived files. While the store (`origin`), the size and the adjacent segments
-  are the same, it need not be scanned again. A segment with a finding is never final: it may be repaired.
+  are the same, the segment need not be scanned again. The rows of a segment with a finding are never final,
+  because the segment may be repaired.
 * **Audit without the stores** (`find_replicas`, `collect`): the rows of every replica, with a finding for
   what is missing or cannot be compared. `compare.analyse` makes the report from them.
 
-All functions block. `ShippedRowsError` for a file that is not of this form; OSError from the disk.
+All functions block. They raise ShippedRowsError for a file that is not of this form, and OSError of the disk.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file
 
 SIDE = -1
-"""Takes the place of a segment's start for the side scan."""
+"""Stands in place of a segment's start for the side scan."""
 ROWS_FILE = "rows.parquet"
 SCAN_VERSION = 5
-"""Version of rows and checks: raised together with `audit.digests.DIGEST_VERSION`, and when a scan can find
-something new."""
+"""Version of rows and checks. It is raised together with `audit.digests.DIGEST_VERSION`, and when a scan can
+find something new."""
 
 SCHEMA = pa.schema(
     [
@@ -82,12 +83,12 @@ _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 
 
 class ShippedRowsError(Exception):
-    """A file that does not hold the rows of a scan."""
+    """Raised for a file that does not hold the rows of a scan."""
 
 
 class Scan(NamedTuple):
-    """Rows of one segment or side scan, and the range for which they are valid. `rows` are without the
-    bound."""
+    """Rows of one segment or side scan, and the range for which they are valid (`bound`). `rows` does not
+    include the bound."""
 
     bound: BoundRow
     rows: list[Row]
@@ -95,7 +96,8 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """The place of the rows of one scan. `segment`: log offset of its first byte, or `SIDE`."""
+    """Where the rows of one scan are kept. `segment` is the log offset of the segment's first byte, or
+    `SIDE`."""
 
     group: str
     replica: str
@@ -115,7 +117,7 @@ class Place:
 
 
 def encode_rows(rows: Iterable[FlatRow]) -> bytes:
-    """A Parquet file (zstd) of these rows."""
+    """Make a Parquet file (zstd) of these rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(values, type=field.type) for field, values in zip(SCHEMA, columns, strict=True)]
     sink = BytesIO()
@@ -124,7 +126,7 @@ def encode_rows(rows: Iterable[FlatRow]) -> bytes:
 
 
 def decode_rows(data: bytes, name: str) -> list[FlatRow]:
-    """Inverse of `encode_rows`; ShippedRowsError, which names `name`, for anything else."""
+    """Inverse of `encode_rows`. Raises ShippedRowsError, which names `name`, for anything else."""
     try:
         table = pq.read_table(BytesIO(data), partitioning=None).select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, KeyError, OSError) as error:
@@ -133,12 +135,12 @@ def decode_rows(data: bytes, name: str) -> list[FlatRow]:
 
 
 def encode_scan(bound: BoundRow, rows: Iterable[Row]) -> bytes:
-    """The file of one scan."""
+    """Make the file of one scan."""
     return encode_rows(flatten(row) for row in (bound, *rows))
 
 
 def decode_scan(data: bytes, name: str) -> Scan:
-    """Inverse of `encode_scan`; ShippedRowsError."""
+    """Inverse of `encode_scan`. Raises ShippedRowsError."""
     try:
         bound, *rows = (unflatten(row) for row in decode_rows(data, name))
     except (ValueError, TypeError, LookupError) as error:
@@ -152,24 +154,24 @@ def decode_scan(data: bytes, name: str) -> Scan:
 
 
 def write_scan(files: Files, root: str, bound: BoundRow, rows: Iterable[Row]) -> str:
-    """Publish the rows of one scan in place of older ones; returns the path. Durable when it returns."""
+    """Publish the rows of one scan in place of older ones, and return the path. They are durable when the
+    call returns."""
     place = Place(bound.group, bound.replica, bound.segment)
     replace_file(files, place.path(root), encode_scan(bound, rows))
     return place.path(root)
 
 
 def read_scan(files: Files, root: str, place: Place) -> Scan | None:
-    """The rows of one scan; None if there are none. ShippedRowsError if the file is invalid."""
+    """Read the rows of one scan; None if there are none. Raises ShippedRowsError if the file is invalid."""
     path = place.path(root)
     data = read_file(files, path)
     return None if data is None else decode_scan(data, path)
 
 
 def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
-    """Group and replica of everything that may be under `root`, sorted.
+    """Return group and replica of everything that may be under `root`, sorted. Other names are ignored.
 
-    Other names are ignored. There is one listing for each group and replica, which is one request in an
-    object store.
+    There is one listing for each group and replica, which is one request in an object store.
     """
     return sorted(
         (unescape(group), unescape(replica))
@@ -180,7 +182,7 @@ def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
 
 
 def find_scans(files: Files, root: str) -> list[Place]:
-    """All scans under `root`, sorted; other names are ignored."""
+    """Return all scans under `root`, sorted. Other names are ignored."""
     places = (
         Place(group, replica, start)
         for group, replica in find_replicas(files, root)
@@ -190,7 +192,7 @@ def find_scans(files: Files, root: str) -> list[Place]:
 
 
 def forget_scans(files: Files, root: str, group: str, replica: str, keep: Iterable[int]) -> int:
-    """Remove the rows of segments that the replica no longer has; returns how many."""
+    """Remove the rows of segments that the replica no longer has, and return their number."""
     kept = {SIDE, *keep}
     gone = [start for start in _starts(files, root, group, replica) if start not in kept]
     for start in gone:
@@ -208,8 +210,8 @@ def segment_bound(
     now_ms: int,
     block_entries: int = BLOCK_ENTRIES,
 ) -> BoundRow:
-    """The bound of a segment's rows. `replica`: the replica's own row; `now_ms`: wall clock before the
-    scan."""
+    """Make the bound of a segment's rows. `replica` is the replica's own row; `now_ms` is the wall clock
+    before the scan."""
     return BoundRow(
         replica=replica.replica,
         segment=task.start,
@@ -229,7 +231,7 @@ def segment_bound(
 def side_bound(
     replica: ReplicaRow, tasks: Iterable[SegmentTask], now_ms: int, block_entries: int = BLOCK_ENTRIES
 ) -> BoundRow:
-    """The bound of a replica's side scan; `tasks`: of all its segments."""
+    """Make the bound of a replica's side scan. `tasks` are those of all its segments."""
     return BoundRow(
         replica=replica.replica,
         segment=SIDE,
@@ -255,8 +257,8 @@ def reusable(
     not_before_ms: int = 0,
     block_entries: int = BLOCK_ENTRIES,
 ) -> bool:
-    """Whether a segment's rows are still equal to those of a new scan. `not_before_ms`: older rows are not
-    used, because disks decay with time."""
+    """Whether a segment's rows are still equal to those of a new scan. Rows older than `not_before_ms` are
+    not used, because disks decay with time."""
     then = (bound.origin, bound.size, bound.first_index, bound.next_first)
     now = (_origin(replica), task.size, task.first_index, _or_unknown(task.next_first))
     return (
@@ -268,7 +270,7 @@ def reusable(
 
 
 def _origin(replica: ReplicaRow) -> str:
-    """Distinguishes this store from another one at the same place."""
+    """Text that distinguishes this store from another one at the same place."""
     return replica.incarnation or replica.store
 
 
@@ -290,9 +292,10 @@ def _or_unknown(index: int | None) -> int:
 
 
 def collect(files: Files, root: str, group: str) -> list[Row]:
-    """Rows of all replicas of a group, for `compare.analyse`; missing or unusable rows become findings.
+    """Return the rows of all replicas of a group, for `compare.analyse`. Missing or unusable rows become
+    findings.
 
-    Segments that a replica's side scan does not name are left out: they were retired.
+    Segments that a replica's side scan does not name are left out, because they were retired.
     """
     rows: list[Row] = []
     for owner, replica in find_replicas(files, root):
@@ -318,8 +321,8 @@ def _collect_replica(files: Files, root: str, side_place: Place) -> Iterator[Row
 
 
 def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) -> tuple[Scan | None, str]:
-    """Return the cached scan, or None with the reason why it cannot be used together with `side` (`side`
-    None: it is the side scan itself)."""
+    """Return the kept scan and an empty text, or None with the reason why it cannot be used together with
+    `side`. `side` is None if it is the side scan itself."""
     path = place.path(root)
     try:
         scan = read_scan(files, root, place)
@@ -342,7 +345,8 @@ def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) ->
 
 
 def _escape(value: str) -> str:
-    """A value in a partition's directory name, as Hive and Spark write it."""
+    """Return a value in the form in which Hive and Spark write it into the name of a partition's
+    directory."""
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value) or _NO_VALUE
 
 
@@ -352,7 +356,7 @@ def unescape(name: str) -> str:
 
 
 def _starts(files: Files, root: str, group: str, replica: str) -> list[int]:
-    """Segments that may have rows, sorted; `SIDE` among them."""
+    """Return the segments that may have rows, sorted; `SIDE` may be among them."""
     directory = f"{root}/group={_escape(group)}/replica={_escape(replica)}"
     starts = (
         SIDE if name == _SIDE_NAME else parse_segment_name(name)

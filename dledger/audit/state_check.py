@@ -1,8 +1,8 @@
 """The replicated state against the log (architecture rule 1: all state is a function of the committed log).
 
-If a segment begins at a boundary snapshot (or the log begins there), the segment's entries are applied to
-that state. The result must equal the next boundary snapshot, and on the way the broker's own state file. So
-topics, groups, consumer offsets and queue ends of a replica are checked against its log; replicas are
+If a segment (or the log) begins at a boundary snapshot, the segment's entries are applied to the state of the
+snapshot. The result must equal the next boundary snapshot, and on the way the broker's own state file. So
+topics, groups, consumer offsets and queue ends of a replica are checked against its log. Replicas are
 compared by the digests of their snapshots and by their logs.
 
 A window with an irregular record ends the check of its segment, because its effect on the state is unknown.
@@ -27,14 +27,15 @@ from dledger.runtime.atomic_file import read_file
 
 
 class Boundary(NamedTuple):
-    """A boundary snapshot of a broker."""
+    """A boundary snapshot of a broker: its manifest and its parts."""
 
     manifest: Manifest
     parts: dict[str, bytes]
 
 
 def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
-    """The snapshot of a log directory at `pos`; None if there is no valid one of a broker. OSError."""
+    """Read the snapshot of a log directory at `pos`; None if there is no valid one of a broker. Raises
+    OSError."""
     path = f"{directory}/{SNAPSHOTS_DIR}/{segment_name(pos)}"
     try:
         data = read_file(files, f"{path}/{MANIFEST_FILE}")
@@ -52,11 +53,11 @@ def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
 
 
 class StateCheck:
-    """Checks the state within one segment. `state_file`: path of the broker's state file, if it ends in this
-    segment.
+    """Checks the state within one segment. `state_file` is the path of the broker's state file, if the state
+    file ends in this segment.
 
-    Snapshots and state files from above `committed` are not checked: the checkpoint of a live node is up to a
-    second old, and messages above it are not counted.
+    Snapshots and state files from above `committed` are not checked, because the checkpoint of a live node is
+    up to a second old, and messages above it are not counted.
     """
 
     def __init__(
@@ -107,11 +108,12 @@ class StateCheck:
             self._applied, self._held = held.applied, held
 
     def give_up(self) -> None:
-        """Stop the check: the effect of an entry on the state is unknown."""
+        """Stop the check, because the effect of an entry on the state is unknown."""
         self._replay = None
 
     def check_place(self, columns: Columns) -> None:
-        """Check that the state file names the entry after which it was taken as the log has it."""
+        """Check that the state file and the log agree about the entry after which the state file was
+        taken."""
         held = self._held
         if held is None:
             return
@@ -130,8 +132,8 @@ class StateCheck:
             self._fault("STATE_DAMAGED", held.applied, text)
 
     def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:
-        """Apply one window: all its records, and those that took a place in a queue, with the number of their
-        queue."""
+        """Apply one window. `records` are all its records, `queued` those that have a place in a queue, and
+        `which` the number of the queue of each."""
         if self._replay is None:
             return
         first, last = int(columns.index[0]), int(columns.index[-1])
@@ -146,7 +148,8 @@ class StateCheck:
             self.give_up()
 
     def finish(self, last_index: int) -> None:
-        """Compare the state with the snapshot that follows the segment. To be called after its last entry."""
+        """Compare the state with the snapshot that follows the segment. Call it after the segment's last
+        entry."""
         if self._replay is None or self._end is None or self._end.manifest.index != last_index:
             return
         differing = differing_parts(pack_parts(self._replay.state), self._end.parts)
@@ -167,5 +170,5 @@ class StateCheck:
 
 
 def differing_parts(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> list[str]:
-    """Names of the parts that differ; a missing part counts as empty."""
+    """Return the names of the parts that differ. A missing part counts as empty."""
     return [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]

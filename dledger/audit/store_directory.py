@@ -45,11 +45,11 @@ _ANYWHERE = 1 << 62
 
 
 class StoreError(Exception):
-    """A path is not a store directory, or cannot be read. The audit cannot run."""
+    """Raised when a path is not a store directory, or cannot be read. The audit cannot run."""
 
 
 class UnreadableStore(StoreError):
-    """A store exists and cannot be read. `node`: its node, empty if that is not known."""
+    """Raised when a store exists and cannot be read. `node` is its node, empty if that is not known."""
 
     def __init__(self, path: str, node: str, error: OSError) -> None:
         super().__init__(f"{path}: {error}")
@@ -58,9 +58,10 @@ class UnreadableStore(StoreError):
 
 @dataclass(frozen=True)
 class Segment:
-    """A file of the log. `start`: log offset of its first byte; `size`: bytes of the file.
+    """One segment file of the log. `start` is the log offset of its first byte; `size` is the size of the
+    file in bytes.
 
-    `first_index`: index in its first header, None if no entry begins there.
+    `first_index` is the index in its first header, None if no entry begins there.
     """
 
     start: int
@@ -70,9 +71,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Replica:
-    """One node's log directory. `data`: the directory of its segments. `queue_root`, `key_root` (IndexFiles)
-    are empty if they do not exist or may belong to another node; `applied`: the entry after which the
-    broker's state file was taken, -1 if there is none."""
+    """One node's log directory.
+
+    * `data`: the directory of its segments.
+    * `queue_root`, `key_root`: the directories of ConsumeQueues and IndexFiles, empty if they do not exist or
+      may belong to another node.
+    * `applied`: the entry after which the broker's state file was taken, -1 if there is none.
+    """
 
     name: str
     store: str
@@ -95,8 +100,8 @@ class Replica:
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots with a valid manifest, by position."""
     begins: int = -1
-    """Where the log begins, as recorded by the node before it removes earlier segments, and before it
-    installs a snapshot in their place. -1: the node never recorded it."""
+    """Where the log begins, -1 if the node never recorded it. A node records it before it removes earlier
+    segments, and before it installs a snapshot in their place."""
     units_due: int = 0
     """See `ReplicaRow`."""
     members: Members = FOUNDERS_UNKNOWN
@@ -106,7 +111,7 @@ class Replica:
         """The entry before the beginning of the log, if a snapshot names it and the node recorded that its
         log begins there or later; else -1.
 
-        A log without segments begins at its newest snapshot (which was just installed).
+        A log without segments begins at its newest snapshot, which was just installed.
         """
         start = self.segments[0].start if self.segments else None
         if start is not None and start > self.begins:
@@ -121,11 +126,11 @@ class Replica:
 
     @property
     def group(self) -> str:
-        """Name of its group; empty for a store without identity."""
+        """Name of the replica's group; empty for a store without identity."""
         return self.identity.group if self.identity else ""
 
     def row(self) -> ReplicaRow:
-        """The replica as a row."""
+        """Return the replica as a row."""
         identity = self.identity
         return ReplicaRow(
             replica=self.name,
@@ -153,11 +158,11 @@ class Replica:
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """Everything that a scan of one segment needs. `next_first`: first index of the next segment that begins
-    with an entry, if there is one; `next_start`: log offset of that segment, -1 if it follows this one
-    directly.
+    """Everything that a scan of one segment needs.
 
-    `first_index`: index in its first header, -1 if no entry begins there.
+    * `first_index`: index in its first header, -1 if no entry begins there.
+    * `next_first`: first index of the next segment that begins with an entry, None if there is none.
+    * `next_start`: log offset of that next segment, -1 if it follows this one directly.
     """
 
     replica: str
@@ -193,8 +198,9 @@ def segment_path(data: str, start: int) -> str:
 
 
 def open_stores(files: Files, paths: list[str]) -> list[Replica]:
-    """All replicas under the given directories (`storePathRootDir`), with unique names. Blocking. StoreError
-    if one of them cannot be examined, or is given twice.
+    """Return all replicas under the given directories (`storePathRootDir`), with unique names. Blocking.
+
+    Raises StoreError if one of them cannot be examined, or is given twice.
     """
     if len(set(paths)) < len(paths):
         raise StoreError("a store directory is given twice: give one of each node")
@@ -206,15 +212,15 @@ def open_stores(files: Files, paths: list[str]) -> list[Replica]:
 
 
 def renamed(replica: Replica, name: str) -> Replica:
-    """This replica under another name."""
+    """Return this replica under another name."""
     problems = tuple(problem._replace(replica=name) for problem in replica.problems)
     return replace(replica, name=name, problems=problems)
 
 
 def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]:
-    """The replicas of one store: usually one, or several if nodes share the directory. Blocking.
+    """Return the replicas of one store: usually one, or several if nodes share the directory. Blocking.
 
-    StoreError; UnreadableStore for a store whose files cannot be read.
+    Raises StoreError, and UnreadableStore for a store whose files cannot be read.
     """
     path = path.rstrip("/") or "/"
     node = ""
@@ -244,13 +250,13 @@ def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]
 
 
 def open_claims(files: Files, path: str) -> list[Replica]:
-    """The replicas of one store, without what takes long in a large store: segments and data about them are
-    left out."""
+    """Return the replicas of one store, but leave out segments and data about them, which takes long to read
+    in a large store."""
     return open_store(files, path, listed=False)
 
 
 def _groups_below(files: Files, path: str, names: list[str]) -> str:
-    """A hint for an error: where a stand-alone node has the directories of its groups."""
+    """Return a hint for an error: where a stand-alone node has the directories of its groups."""
     inner = [directory for name in names if files.is_dir(directory := f"{path}/{name}")]
     found = [
         directory
@@ -272,8 +278,10 @@ class _Place(NamedTuple):
 
 
 def _place(files: Files, store: str, directory: str) -> _Place:
-    """The directories of the only node under a `storePathRootDir`. Apache's brokers may keep the segments
-    beside the node's directory (storePathCommitLog) instead of in it."""
+    """Find the directories of the only node under a `storePathRootDir`.
+
+    Apache's brokers may keep the segments beside the node's directory (storePathCommitLog) instead of in it.
+    """
     data = f"{directory}/{DATA_DIR}"
     beside = f"{store}/{COMMITLOG_DIR}"
     if not files.is_dir(data) and _holds_entries(files, beside):
@@ -373,9 +381,10 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
 
 
 def _size_misfit(said: int, segments: list[Segment]) -> str:
-    """Why segments cannot have the size in the identity file; empty if they can.
+    """Return the reason why segments cannot have the size in the identity file; empty if they can.
 
-    A file that is too short may have been cut: then the others have that size, or begin at multiples of it.
+    A file that is too short may have been cut. Then the other files have that size, or begin at multiples of
+    it.
     """
     sizes = {segment.size for segment in segments}
     longer = max(sizes, default=0) > said
@@ -392,9 +401,10 @@ def _size_misfit(said: int, segments: list[Segment]) -> str:
 def _units_due(
     files: Files, directory: str, name: str, index_end: int, segments: list[Segment], begins: int
 ) -> int:
-    """See `ReplicaRow.units_due`. All units of a segment are written before the next segment gets its first
-    entry. `index_end` was read before the segments were listed: since then a live node may have begun a new
-    one.
+    """Compute `ReplicaRow.units_due`. All units of a segment are written before the next segment gets its
+    first entry.
+
+    `index_end` was read before the segments were listed. A live node may have begun a new segment since then.
     """
     filled = [segment for segment in segments if segment.first_index is not None]
     sealed_end = filled[-1].first_index or 0 if filled else 0
@@ -406,7 +416,7 @@ def _units_due(
 
 
 def log_start(files: Files, log: Replica | SegmentTask) -> int:
-    """Log offset where a replica's log begins now, from its record or its first segment. OSError."""
+    """Log offset where a replica's log begins now, from its record or its first segment. Raises OSError."""
     names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
     starts = [start for name in names if (start := parse_segment_name(name)) is not None]
     noted = _read_begins(files, log.directory, "", [])
@@ -414,7 +424,8 @@ def log_start(files: Files, log: Replica | SegmentTask) -> int:
 
 
 def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """See `Replica.begins`; behind everything if the file is invalid, which is added to `problems`."""
+    """Read `Replica.begins`. If the file is invalid, that is added to `problems`, and the result is higher
+    than any offset."""
     path = f"{directory}/{BEGINS_FILE}"
     try:
         data = read_file(files, path)
@@ -449,7 +460,8 @@ def _list_snapshots(files: Files, directory: str, name: str, problems: list[Find
 
 
 def _index_end(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """First index without a unit; 0, and a problem, if the index files cannot be read."""
+    """First index without a unit. If the index files cannot be read, it is 0, and that is added to
+    `problems`."""
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         return index.end()
@@ -461,7 +473,7 @@ def _index_end(files: Files, directory: str, name: str, problems: list[Finding])
 
 
 def _has_unit(files: Files, directory: str, number: int) -> bool:
-    """Whether the index files hold this unit; False if they cannot be read, which `_index_end` has
+    """Whether the index files hold this unit. False if they cannot be read, which `_index_end` has
     reported."""
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
@@ -476,7 +488,7 @@ def _has_unit(files: Files, directory: str, number: int) -> bool:
 def _read_state(
     files: Files, path: str, name: str, problems: list[Finding]
 ) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """`Replica.applied` and `Replica.deleted`."""
+    """Read `Replica.applied` and `Replica.deleted` from the state file."""
     try:
         data = read_file(files, path) if path else None
         if data is None:
@@ -515,7 +527,8 @@ def _read_members(
     checkpoint: Checkpoint | None,
     problems: list[Finding],
 ) -> Members:
-    """The members of the group; the founders if the file is invalid, which is added to `problems`."""
+    """Read the members of the group. If the file is invalid, that is added to `problems`, and they are the
+    founders."""
     try:
         return read_members(files, directory, identity, checkpoint.committed_index if checkpoint else -1)
     except CorruptFile as error:
@@ -543,7 +556,8 @@ def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) 
 
 
 def peek_first_index(files: Files, path: str, start: int) -> int | None:
-    """Index of the entry that begins a segment; None if there is none. OSError if it cannot be read."""
+    """Index of the entry that begins a segment; None if there is none. Raises OSError if the segment cannot
+    be read."""
     file = files.open_read(path)
     try:
         data = file.pread(HEADER_SIZE, 0)
@@ -564,7 +578,7 @@ def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
 
 
 def segment_tasks(replica: Replica) -> list[SegmentTask]:
-    """One task for each segment of a replica."""
+    """Make one task for each segment of a replica."""
     tasks: list[SegmentTask] = []
     filled: Segment | None = None
     for segment, following in zip(

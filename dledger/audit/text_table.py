@@ -8,8 +8,8 @@ from unicodedata import combining, east_asian_width
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Lines of a table with columns as wide as needed; `right`: columns that are aligned to the right
-    (numbers). A cell may have several lines."""
+    """Return the lines of a table with columns as wide as needed. The columns in `right` (numbers) are
+    aligned to the right. A cell may have several lines."""
     lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
     widths = [max(width_of(line[column]) for line in lines) for column in range(len(rows[0]))]
     for line in lines:
@@ -23,8 +23,8 @@ def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iter
 
 
 def width_of(text: str) -> int:
-    """Columns of a terminal that a text takes: combining characters take none, wide characters of East Asia
-    two."""
+    """Number of columns that a text takes in a terminal. Combining characters take none, wide characters of
+    East Asia two."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

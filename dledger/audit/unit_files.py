@@ -17,11 +17,12 @@ _PROBE = 256
 
 
 class UnitFiles:
-    """View of such a directory as it was when the view was made, although the files grow. A file that was
-    removed since then reads as zeros. Blocking; OSError for bad media, and if a name is not a file.
+    """View of a directory of such files, as it was when the view was made, although the files grow. A file
+    that was removed since then reads as zeros.
 
-    Directories have thousands of files, and a view is made for each scanned segment, so only the files that
-    are read are opened. Only the last file grows.
+    Blocking. Raises OSError for bad media, and if a name is not a file. Directories have thousands of files,
+    and a view is made for each scanned segment, so only the files that are read are opened. Only the last
+    file grows.
     """
 
     def __init__(self, files: Files, directory: str, unit_size: int) -> None:
@@ -45,7 +46,7 @@ class UnitFiles:
     def end(self) -> int:
         """Number after the last unit written; `first` if there is none. Reads from the end, once.
 
-        A file may end within a unit that is being written; that unit does not count.
+        A file may end within a unit that is being written; such a unit does not count.
         """
         if self._end is None:
             self._end = next(
@@ -59,7 +60,8 @@ class UnitFiles:
         return self._end
 
     def read(self, first: int, count: int) -> bytes:
-        """Exactly `count` units from number `first`; zeros where no file has bytes."""
+        """Return exactly `count` units from number `first` on. Units for which no file has bytes are
+        zeros."""
         parts = []
         at = first * self._unit
         stop = at + count * self._unit
@@ -81,13 +83,13 @@ class UnitFiles:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Close the file last read."""
+        """Close the file that was read last."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
 
     def _size(self, start: int) -> int:
-        """Bytes of a file; -1 for a file that retention has just removed."""
+        """Size of a file in bytes; -1 for a file that retention has just removed."""
         size = self._sizes.get(start)
         if size is None:
             try:
@@ -98,7 +100,7 @@ class UnitFiles:
         return size
 
     def _pread(self, start: int, size: int, offset: int) -> bytes:
-        """Bytes of one file; empty if the file no longer exists."""
+        """Return bytes of one file; empty if the file no longer exists."""
         if self._open is None or self._open[0] != start:
             self.close()
             try:
@@ -108,10 +110,10 @@ class UnitFiles:
         return self._open[1].pread(size, offset)
 
     def _written(self, start: int) -> int:
-        """Bytes of a file up to the last one that is not zero.
+        """Size, in bytes, of a file up to its last byte that is not zero.
 
-        Files may be created in full size (160 MB of holes) and are written from the front: the head of each
-        chunk is checked, beginning at the end, until one has data.
+        Files may be created in full size (160 MB of holes) and are written from the front. So the head of
+        each chunk is checked, beginning at the end, until one has data.
         """
         size = self._size(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size > 0 else -1, -1, -_CHUNK):

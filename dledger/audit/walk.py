@@ -4,14 +4,14 @@ A segment is walked from front to back, window by window. Three kinds of places 
 
 * A **committed** entry (index at most `must_reach`) that does not fit is damaged. If only its body is
   damaged, it is given out with a mark. If its header is damaged, the walk searches for the next header whose
-  `pos` is its own place (old bytes in a recycled file never have that) and continues there; entries in
+  `pos` is its own place (old bytes in a recycled file never have that) and continues there. The entries in
   between are *lost*.
-* The **tail** above that: the log ends at the first entry that recovery would not accept (safety.md S1). That
-  is normal: after the end there are zeros or, in a recycled segment, old bytes.
-* A segment may be **retired or cut while it is read** (safety.md S6): before damage is reported, `recheck`
+* In the **tail** above the committed entries, the log ends at the first entry that recovery would not accept
+  (safety.md S1). That is normal, because after the end there are zeros or, in a recycled segment, old bytes.
+* A segment may be **retired or cut while it is read** (safety.md S6). So before damage is reported, `recheck`
   checks what the file is now.
 
-Nearly all entries need no decision: they are walked in columns (`entries.plain_run`), the rest entry by
+Nearly all entries need no decision. They are walked in columns (`entries.plain_run`), the rest entry by
 entry.
 """
 
@@ -67,11 +67,11 @@ _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _REMAINING = 0xFFFFFF
 _ALL = 1 << 62
 _FEW = 16
-"""Entries that are checked one by one before columns are tried again."""
+"""Number of entries that are checked one by one before columns are tried again."""
 
 
 class Fault(NamedTuple):
-    """A fault between indexes `first` and `last` (-1: not known)."""
+    """A fault in the entries `first..last`; an index is -1 if it is not known."""
 
     code: str
     first: int
@@ -84,7 +84,7 @@ class Stop(StrEnum):
 
     RUNNING = ""
     BLANK = "blank"
-    """The blank tail was reached: the segment is full."""
+    """The blank tail was reached, so the segment is full."""
     FULL = "full"
     """The end of the file was reached."""
     END = "end"
@@ -109,10 +109,11 @@ class SegmentWalker:
     """State of one walk. `offset` is the position in the file that it has reached; feed it the bytes from
     there.
 
-    `must_reach`: the last index that must be in this segment or before it (committed, or known from the next
-    segment that begins with an entry). `recheck()` returns its current value, or None if the file is no
-    longer this segment. `has_next`: such a next segment exists, so this one must be full. With `index`, the
-    walk starts at that entry, which is at `offset`.
+    * `must_reach`: the last index that must be in this segment or before it (committed, or known from the
+      next segment that begins with an entry).
+    * `recheck()`: returns the current value of `must_reach`, or None if the file is no longer this segment.
+    * `has_next`: whether there is a next segment that begins with an entry, so that this one must be full.
+    * `index`: if given, the walk starts at this entry, which is at `offset`.
     """
 
     def __init__(
@@ -132,11 +133,12 @@ class SegmentWalker:
         self.stop: Stop = Stop.RUNNING
         self.faults: list[Fault] = []
         self.holes: list[tuple[int, int]] = []
-        """Ranges of indexes lost to damage; the first index is -1 if they begin the segment."""
+        """Ranges of indexes that are lost to damage. The first index is -1 if the range begins the
+        segment."""
         self.bytes: int = 0
         self.told: Callable[[int, int], Array] | None = None
-        """Positions of entries from an index, only as a hint; called with the first index and an upper limit
-        of the position."""
+        """Function that returns positions of entries, only as a hint. It is called with the index of the
+        first entry and an upper limit of the position."""
         self._must_reach = must_reach
         self._has_next = has_next
         self._recheck = recheck
@@ -146,18 +148,20 @@ class SegmentWalker:
         """Term of the entry before the last one."""
         self._chain: int | None = None
         self._chain_due: int | None = None
-        """The correct chain value of the last entry, if its chain value is its only fault."""
+        """The chain value that the last entry should have, if its chain value is its only fault."""
         self._batch = 0
         self._own_crcs = False
         self._searching = False
 
     @property
     def next_index(self) -> int | None:
-        """Index of the entry that should come next; None at a start whose header is not known yet."""
+        """Index of the next entry that should be in the segment. None at the segment's start, as long as its
+        first header was not read."""
         return self._expect
 
     def feed(self, data: bytes, last: bool) -> Columns:
-        """Entries in `data`, the file's bytes from `offset`; `last`: they reach the end of the file.
+        """Return the entries in `data`, which are the file's bytes from `offset` on. `last` says whether they
+        reach the end of the file.
 
         `offset` moves behind what was used. If there is no entry, no stop and no movement, feed more bytes at
         once.
@@ -185,7 +189,7 @@ class SegmentWalker:
         return join(parts)
 
     def _plain_runs(self, data: bytes, at: int, parts: list[Columns]) -> int:
-        """Add runs of entries that need no decision; returns the offset behind them."""
+        """Add runs of entries that need no decision. Return the offset behind them."""
         while self._is_whole(data, at):
             end = self._plain_run(data, at, parts, told=True) if self.told is not None else at
             if end == at:
@@ -219,7 +223,7 @@ class SegmentWalker:
         return end
 
     def _judged(self, data: bytes, at: int, last: bool, parts: list[Columns], limit: int) -> tuple[int, bool]:
-        """Add up to `limit` entries, and handle the first irregular place. Returns the offset reached, and
+        """Add up to `limit` entries, and handle the first irregular place. Return the offset reached, and
         whether more bytes are needed."""
         if self._searching:
             at, found = self._search(data, at, last)
@@ -238,7 +242,7 @@ class SegmentWalker:
             self.stop = Stop.RUNNING
 
     def _run(self, data: bytes, at: int, last: bool, out: list[Entry], most: int) -> tuple[int, bool]:
-        """Add entries one by one, at most `most`. Returns the offset reached, and whether more bytes are
+        """Add entries one by one, at most `most`. Return the offset reached, and whether more bytes are
         needed."""
         view = memoryview(data)
         limit = len(data)
@@ -301,8 +305,8 @@ class SegmentWalker:
         return at, True
 
     def _rotten_chain_field(self, index: int) -> None:
-        """Note that the chain value of this entry is damaged: the next entry continues the value that it
-        should have."""
+        """Note that the chain value of this entry is damaged, because the next entry continues the value that
+        it should have."""
         for number in range(len(self.faults) - 1, -1, -1):
             if self.faults[number][:2] == ("CHAIN_BREAK", index):
                 text = "the chain value is corrupt: the next entry continues the correct value"
@@ -310,8 +314,8 @@ class SegmentWalker:
                 return
 
     def _fallen_term(self, index: int, term: int) -> Fault:
-        """The fault of a falling term. Without a chain, if one entry's term differs from both its
-        neighbours', that entry is damaged."""
+        """Return the fault of a falling term. If there is no chain and one entry's term differs from that of
+        both its neighbours, that entry is damaged."""
         if not self._own_crcs and self._term_before <= term:
             text = f"the header is corrupt; it says term {self._term} between {self._term_before} and {term}"
             return Fault("BIT_ROT", index - 1, index - 1, text)
@@ -321,7 +325,8 @@ class SegmentWalker:
         return magic in APACHE_MAGICS and not (stored or chain or self._own_crcs)
 
     def _damaged(self, index: int, damage: int) -> bool:
-        """Record the damage of a committed entry; False (and stop) if the log may as well end here."""
+        """Record the damage of a committed entry. Returns False, and stops the walk, if the entry is not
+        committed, so that the log can end here."""
         if damage == CHAIN_UNKNOWN:
             return True
         if index > self._must_reach or not self._still_reaches(index):
@@ -335,8 +340,8 @@ class SegmentWalker:
         return True
 
     def _still_reaches(self, index: int) -> bool:
-        """Check whether this index must still be in the segment: the file may have been retired or cut
-        meanwhile."""
+        """Check whether this index must still be in the segment, because the file may have been retired or
+        cut meanwhile."""
         if self._recheck is not None:
             must_reach = self._recheck()
             if must_reach is None:
@@ -346,7 +351,7 @@ class SegmentWalker:
         return index <= self._must_reach
 
     def _judge(self, data: bytes, at: int, last: bool) -> _Next:
-        """Decide what to do at a place that is not simply the next entry."""
+        """Decide what to do at a place where the next entry does not simply follow."""
         rest = len(data) - at
         if not last and rest < MAX_ENTRY_SIZE and (rest < HEADER_SIZE or self._header_fits(data, at)):
             return _Next.MORE
@@ -366,13 +371,13 @@ class SegmentWalker:
         return _Next.DONE
 
     def _may_end(self) -> bool:
-        """Whether the file may end here: no entry that must be in it is missing."""
+        """Whether the file may end here, because no entry that must be in it is missing."""
         if self._expect is None:
             return False
         return self._expect > self._must_reach or not self._still_reaches(self._expect)
 
     def _header_fits(self, data: bytes, at: int) -> bool:
-        """Whether the header belongs here and only the rest of its body is outside the window."""
+        """Whether the header belongs here and only the rest of its entry's body is outside the window."""
         header = unpack_header(data, at)
         return bool(
             known_magic(header)
@@ -392,7 +397,7 @@ class SegmentWalker:
         return _Next.DONE
 
     def _at_start(self, data: bytes, at: int) -> _Next:
-        """Start a segment: its first header gives the index that begins it."""
+        """Start a segment. Its first header gives the index of its first entry."""
         if len(data) - at >= HEADER_SIZE:
             header = unpack_header(data, at)
             whole = header.size == header.body_size + HEADER_SIZE
@@ -420,9 +425,11 @@ class SegmentWalker:
         return _Next.DONE
 
     def _is_odd_but_whole(self, data: bytes, at: int) -> bool:
-        """Whether this is a well-formed entry that should not be here: a falling term or a jump of the index.
+        """Whether this is a well-formed entry that should not be here, because of a falling term or a jump of
+        the index.
 
-        A damaged header looks the same; the chain value decides, and if there is none, the next header.
+        A damaged header looks the same. The chain value decides which it is, and if there is none, the next
+        header.
         """
         header = unpack_header(data, at)
         _, size, index, term, pos, _, chain, stored, body_size = header
@@ -444,7 +451,8 @@ class SegmentWalker:
         return bool(genuine)
 
     def _search(self, data: bytes, at: int, last: bool) -> tuple[int, bool]:
-        """Search for the next header that is at its own `pos`. True if the walk can continue there."""
+        """Search for the next header whose `pos` is its own place. Return the offset reached, and whether the
+        walk can continue there."""
         base = self.start + self.offset
         lowest = -1 if self._expect is None else self._expect
         highest = max(self._must_reach, lowest) + 1
@@ -491,7 +499,7 @@ class SegmentWalker:
 
 
 def collapse(faults: list[Fault]) -> list[Fault]:
-    """Adjacent indexes with the same code become one fault, which keeps the first text."""
+    """Join faults with the same code and adjacent indexes into one fault, which keeps the first text."""
     result: list[Fault] = []
     open_runs: dict[str, int] = {}
     for fault in faults:

@@ -1,1 +1,2 @@
-"""The small files of a store: `identity`, `run_lock`; `offline` reads a whole store without its node."""
+"""The small files of a store (`identity`, `run_lock`, `foreign`), and `offline`, which reads a whole store
+without its node."""

@@ -1,8 +1,8 @@
-"""Checks whether a node may make its store in a directory: not beside, and not inside, a store of another
+"""Checks whether a node may make its store in a directory. It must not be beside or inside a store of another
 owner.
 
-A broker of Apache's that is moved here with its old storePathRootDir would otherwise start with an empty log.
-So would a node that is given another id. All messages would seem to be lost. Blocking.
+For example, an Apache broker may be moved here with its old storePathRootDir, or a node may be given another
+id. Without the check it would start with an empty log, and all messages would seem to be lost. Blocking.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
 
 NODE_DIR = re.compile(r"dledger-([A-Za-z][0-9]+)")
-"""Directory of a node in a storePathRootDir. Other names with this beginning (`dledger-n0.old`) are no
-stores."""
+"""Pattern for the name of a node's directory in a storePathRootDir. Other names with this beginning
+(`dledger-n0.old`) are not of stores."""
 COMMITLOG_DIR = "commitlog"
 TERM_FILE = "currterm"
 """File in which Apache's DLedger keeps term and vote."""
@@ -34,7 +34,7 @@ _ADVICE = (
 
 
 def foreign_store(files: Files, root: str, node_dir: str) -> str:
-    """Why no new store may be made at `root` (storePathRootDir); empty when it may."""
+    """Return the reason why no new store may be made at `root` (storePathRootDir); empty if it may."""
     if files.is_dir(f"{root}/{IMPORTING_DIR}"):
         return (
             f"{root}: an import into this directory is not finished. Run the same `dledger import` "
@@ -51,7 +51,7 @@ def foreign_store(files: Files, root: str, node_dir: str) -> str:
 
 
 def other_node(files: Files, root: str, self_id: str) -> str:
-    """Why the node `self_id` may not use `root` (storePathRootDir); empty when it may.
+    """Return the reason why the node `self_id` may not use `root` (storePathRootDir); empty if it may.
 
     Everything beside the log (ConsumeQueues, index, state) belongs to one node. Directories without an
     identity and without a log, which a refused start leaves, belong to no node.

@@ -49,7 +49,7 @@ from dledger.snapshots.service import Snapshots
 
 _NO_COPY = (-1, b"")
 LOST_POWER = "power was lost"
-"""Beginning of the reason of a node that waits because of safety.md S9."""
+"""Text with which the reason begins if a node may not vote after a loss of power (safety.md S9)."""
 
 
 @dataclass
@@ -61,10 +61,10 @@ class Opened:
     checkpoint: Checkpoint
     configs: list[tuple[int, Configuration]]
     unsure: list[tuple[int, int]]
-    """Entries that cannot be read and may be configurations."""
+    """Ranges of entries that cannot be read and may be configurations."""
     may_vote: bool
     reason: str
-    """Why the node may not vote; empty when it may."""
+    """Reason why the node may not vote; empty if it may."""
     lost_power: bool
     """Whether the reason is a loss of power under ASYNC_FLUSH (S9)."""
 
@@ -82,13 +82,15 @@ class StoreFiles:
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: dict[str, object] = {}
         self._members_told = False
-        """Whether the file `members` exists, or has not been needed yet."""
+        """Whether the file `members` exists. For a new store it is also true, because the file is not needed
+        yet."""
         self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""
 
     async def open(self, log: LogStore, snapshots: Snapshots) -> Opened:
-        """Open or make the store and recover its log. NodeFailed says what is wrong and what to do."""
+        """Open or make the store and recover its log. Raises NodeFailed, which says what is wrong and what to
+        do."""
         try:
             return await self._open(log, snapshots)
         except StoreDamaged as error:
@@ -230,7 +232,8 @@ class StoreFiles:
         )
 
     def _take_lock(self) -> LastRun:
-        """Lock the store against other processes. Return how the last run was and how it ended."""
+        """Lock the store against other processes. Return what the file says about the last run and its
+        end."""
         try:
             self._lock = RunLock.take(self._env.files, self._dir, self._env.boot_id)
         except BlockingIOError as error:
@@ -267,8 +270,8 @@ class StoreFiles:
     async def _read_configs(
         self, log: LogStore, snapshots: Snapshots, scanned: list[int], new: bool
     ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
-        """Return (index, configuration), ascending, and the entries that cannot be read and may be
-        configurations."""
+        """Return (index, configuration) for all configurations, ascending, and the ranges of entries that
+        cannot be read and may be configurations."""
         noted = await self._noted_configs()
         self._members_told = noted is not None or new
         rotten: list[tuple[int, int]] = []
@@ -285,8 +288,8 @@ class StoreFiles:
     async def _believed_configs(
         self, log: LogStore, places: list[int], noted: Mapping[int, tuple[int, bytes]]
     ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
-        """Read the configurations at `places`; `noted` has copies, as index -> (term, copy). Also return
-        those that cannot be read."""
+        """Read the configurations at `places`. `noted` has copies of them, as index -> (term, copy). Also
+        return the entries that cannot be read."""
         entries: list[tuple[int, Configuration]] = []
         unsure: list[tuple[int, int]] = []
         for index, (term, copy) in sorted((dict.fromkeys(places, _NO_COPY) | dict(noted)).items()):
@@ -309,10 +312,11 @@ class StoreFiles:
         return entries, unsure
 
     async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
-        """Index -> (term, copy) of the configuration entries; `_NO_COPY` for those that could not be read.
+        """Return index -> (term, copy) of the configuration entries, with `_NO_COPY` for those that could not
+        be read.
 
-        None when the file is missing or cannot be read, and for a file of an older program, which kept no
-        copies: where the log begins later, such a file is not enough.
+        None if the file is missing or cannot be read. Also None for a file of an older program, which kept no
+        copies, because such a file is not enough if the log begins later.
         """
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         if data is None:
@@ -342,8 +346,8 @@ class StoreFiles:
         snapshot cannot keep a node from knowing whose votes count.
 
         `unsure` are entries that cannot be read and may be configurations. They are saved if the file named
-        them. If there was no file, none is written, and the next start searches the log again. OSError
-        (ENOSPC) when the disk is full: try again.
+        them. If there was no file, none is written, and the next start searches the log again. Raises OSError
+        (ENOSPC) if the disk is full; the call can be repeated.
         """
         ranges = list(unsure)
         if ranges and not self._members_told:
@@ -385,7 +389,8 @@ class StoreFiles:
         self._poisoned, self._refill = False, ""
 
     async def close(self, checkpoint: Checkpoint, *, clean: bool) -> None:
-        """Save the last checkpoint and unlock the store. `clean`: everything that was written is fsynced."""
+        """Save the last checkpoint and unlock the store. `clean` says whether everything that was written is
+        fsynced."""
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await self.save_checkpoint(checkpoint)
@@ -409,5 +414,6 @@ class StoreFiles:
 
 
 def damaged(path: str, error: Exception) -> str:
-    """The text about a file that cannot be read and is needed. The file may also be from a newer program."""
+    """Return the text about a file that cannot be read and is needed. The file may also be from a newer
+    program."""
     return f"{path}: {error}. If it is damaged: {REFILL_ADVICE}"

@@ -1,7 +1,7 @@
 """Reads store directories without their node, entry by entry, for `recover` and `backup`. Blocking.
 
-Everything is read with `pread` and accepted by the rules of recovery (safety.md S1, S5, S11): the walk ends
-at the first bytes that are not the next entry. Whether that is the end of the log, a torn tail or corruption
+Everything is read with `pread` and accepted by the rules of recovery (safety.md S1, S5, S11). The walk ends
+at the first bytes that are not the next entry. Whether this is the end of the log, a torn tail or corruption
 follows from the durable mark (the last index unit, S4).
 """
 
@@ -52,20 +52,21 @@ from dledger.runtime import File, Files
 from dledger.runtime.atomic_file import read_file
 
 WINDOW = 2 * MAX_ENTRY_SIZE
-"""Bytes read at once; the largest entry fits, wherever it begins."""
+"""Number of bytes read at once. The largest entry fits, wherever it begins."""
 
 
 class InstallUnfinished(Exception):
-    """A snapshot was about to replace the log, and this is not finished; the text says what to do."""
+    """Raised when a snapshot was about to replace the log, and this is not finished. The text says what to
+    do."""
 
 
 class StoreUnreadable(Exception):
-    """The directory is no store, or one that this command cannot use; the text says why."""
+    """Raised when the directory is not a store, or not one that this command can use. The text says why."""
 
 
 @dataclass
 class Walk:
-    """The log as the walk accepted it."""
+    """Result of `walk`: the log as it was accepted."""
 
     begin_pos: int = 0
     first_index: int = 0
@@ -75,8 +76,8 @@ class Walk:
     last_chain: int = 0
     end_pos: int = 0
     stopped_by: str = ""
-    """Description of the bytes behind the last entry, if these were neither blank nor the wanted end; else
-    empty."""
+    """Description of the bytes behind the last entry, if they were neither blank nor the wanted end;
+    otherwise empty."""
     covered: bool = False
     """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
     newest_ms: int = -1
@@ -87,7 +88,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Found:
-    """A piece of one segment: whole entries, or its blank tail (`headers` is empty)."""
+    """A part of one segment that was accepted: whole entries, or the blank tail (`headers` is empty then)."""
 
     start: int
     """Offset of the segment's first byte in the log."""
@@ -97,8 +98,8 @@ class Found:
 
 
 def node_directory(files: Files, store: str) -> str:
-    """The only `dledger-<id>` directory of a storePathRootDir, or the given directory itself;
-    StoreUnreadable."""
+    """Return the only `dledger-<id>` directory of a storePathRootDir, or the given directory if it is one
+    itself. Raises StoreUnreadable if there is no such directory, or more than one."""
     if files.is_dir(f"{store}/{DATA_DIR}") or files.exists(f"{store}/{IDENTITY_FILE}"):
         return store.rstrip("/")
     found = [name for name in files.listdir(store) if name.startswith("dledger-") and "." not in name]
@@ -109,14 +110,14 @@ def node_directory(files: Files, store: str) -> str:
 
 
 def groups_below(files: Files, store: str) -> str:
-    """Part of an error text: where a stand-alone node has the directories of its groups."""
+    """Return a part of an error text: where a stand-alone node has the directories of its groups."""
     paths = [path for name in files.listdir(store) if files.is_dir(path := f"{store.rstrip('/')}/{name}")]
     found = [path for path in paths if any(name.startswith("dledger-") for name in files.listdir(path))]
     return f"; one is in {', '.join(found)} (each group has its own)" if found else ""
 
 
 def read_identity(files: Files, node_dir: str) -> Identity:
-    """Identity of the store; StoreUnreadable."""
+    """Read the identity of the store. Raises StoreUnreadable if that is not possible."""
     data = read_file(files, f"{node_dir}/{IDENTITY_FILE}")
     if data is None:
         raise StoreUnreadable(f"{node_dir} has no file {IDENTITY_FILE}: is this a store directory?")
@@ -130,26 +131,26 @@ def read_identity(files: Files, node_dir: str) -> Identity:
 
 
 def read_hard_state(files: Files, node_dir: str) -> tuple[int, HardState] | None:
-    """(sequence, term and vote), None when neither slot can be read."""
+    """Return the sequence number and the term and vote of the newest slot; None if no slot can be read."""
     data = read_file(files, f"{node_dir}/{HARD_STATE_FILE}") or b""
     return decode_hard_state(data[: 2 * SLOT_SIZE])
 
 
 def read_checkpoint(files: Files, node_dir: str) -> Checkpoint:
-    """The checkpoint, a hint of what was committed."""
+    """Read the checkpoint, which is a hint of what was committed."""
     data = read_file(files, f"{node_dir}/{CHECKPOINT_FILE}")
     return (decode_checkpoint(data) if data else None) or Checkpoint()
 
 
 def index_file_size(files: Files, node_dir: str) -> int | None:
-    """Bytes of an index file of this store; None if there is no index file."""
+    """Size, in bytes, of an index file of this store; None if there is no index file."""
     directory = f"{node_dir}/{INDEX_DIR}"
     names = [name for name in files.listdir(directory) if parse_segment_name(name) is not None]
     return max((files.size(f"{directory}/{name}") for name in names), default=None)
 
 
 def durable_mark(files: Files, node_dir: str) -> int:
-    """Index of the last unit of the index files; -1 for none."""
+    """Index of the last unit of the index files; -1 if there is none."""
     directory = f"{node_dir}/{INDEX_DIR}"
     for name in reversed(files.listdir(directory)):
         start = parse_segment_name(name)
@@ -184,9 +185,9 @@ _UNIT_MAGIC = MAGIC.to_bytes(4, "big")
 
 
 def begins_at(files: Files, node_dir: str) -> int:
-    """Log position at which the store says that its log begins, 0 when it says nothing.
+    """Log position at which the store says that its log begins, 0 if it says nothing.
 
-    Raises InstallUnfinished, and StoreUnreadable when the file is damaged.
+    Raises InstallUnfinished, and StoreUnreadable if the file is damaged.
     """
     said = read_file(files, f"{node_dir}/{BEGINS_FILE}")
     if said is None:
@@ -204,10 +205,10 @@ def begins_at(files: Files, node_dir: str) -> int:
 
 
 def log_base(files: Files, node_dir: str) -> LogBase | None:
-    """The base of the log, if the store says where it begins and has the snapshot of that position; else
+    """The base of the log, if the store says where it begins and has the snapshot of that position; otherwise
     None.
 
-    Raises InstallUnfinished and StoreUnreadable like `begins_at`.
+    Raises InstallUnfinished and StoreUnreadable as `begins_at` does.
     """
     pos = begins_at(files, node_dir)
     if not pos:
@@ -223,7 +224,7 @@ def log_base(files: Files, node_dir: str) -> LogBase | None:
 
 
 def segment_starts(files: Files, node_dir: str, segment_size: int) -> list[int]:
-    """Offsets of the segments, ascending; StoreUnreadable when one is missing in between."""
+    """Offsets of the segments, ascending. Raises StoreUnreadable if one is missing in between."""
     starts = [
         start
         for name in files.listdir(f"{node_dir}/{DATA_DIR}")
@@ -244,9 +245,9 @@ def walk(
 ) -> Walk:
     """Accept entry after entry, to the end or to the first end of a batch at or behind index `until`.
 
-    For a log without entries the walk ends with its base (`log_base`, whose errors are raised).
-
-    `found` gets every accepted piece, in order; the last one may hold entries of an incomplete batch.
+    For a log without entries the walk ends with its base (`log_base`, whose errors are raised). `found` is
+    called with every accepted part of the log, in order. The last part may hold entries of an incomplete
+    batch.
     """
     walker = _Walker(segment_size, until, found)
     starts = segment_starts(files, node_dir, segment_size)
@@ -285,14 +286,15 @@ class _Walker:
         self._begun = False
 
     def begin_behind(self, base: LogBase) -> None:
-        """Let the first entry continue this base."""
+        """Expect that the first entry continues this base."""
         self._begun = True
         self._index, self._term, self._chain = base.index, base.term, base.chain
         self.result = Walk(base.pos, base.index + 1, base.index, base.term, base.chain or 0, base.pos)
         self.result.newest_ms = base.store_time_ms
 
     def segment(self, file: File, start: int) -> bool:
-        """Walk one segment; True when it ended with a blank tail, so that the next one may follow."""
+        """Walk one segment. Return True if it ended with a blank tail, so that the next segment may
+        follow."""
         offset = 0
         while True:
             window = memoryview(file.pread(min(WINDOW, self._size - offset), offset))
@@ -323,8 +325,8 @@ class _Walker:
             return False
 
     def _entries(self, window: memoryview, pos: int) -> Iterator[EntryHeader | str]:
-        """Accepted headers of a window that begins at log offset `pos`, and at the end the reason why it
-        ended."""
+        """Yield the accepted headers of a window that begins at log offset `pos`, and at the end the reason
+        why there are no more."""
         at = 0
         while True:
             if len(window) - at < MAX_ENTRY_SIZE and len(window) == WINDOW:

@@ -1,12 +1,12 @@
 """The file `lock` of a store: keeps other processes out, and records how the last run was. Methods block.
 
-128 bytes: the machine's boot id (64), the flush mode of the run or `clean` (16), how far the run had written
-(index and CRC-32, 12), zeros.
+Its 128 bytes are the machine's boot id (64), the flush mode of the run or `clean` (16), how far the run had
+written (index and CRC-32, 12), and zeros.
 
-*How far it had written* distinguishes a torn tail from corruption after a mere kill (decision 16). Entries up
-to the recorded index were completely in the page cache (SYNC_FLUSH: on the device) before another node or a
-client was notified of them. Later entries were reported to no one. The record is not fsynced: after a loss of
-power it means nothing.
+*How far the run had written* distinguishes a torn tail from corruption after a kill without a loss of power
+(decision 16). Entries up to the recorded index were completely in the page cache (SYNC_FLUSH: on the device)
+before another node or a client was notified of them. Nobody was notified of later entries. The record is not
+fsynced, so after a loss of power it means nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 
 
 def lock_of_flushed() -> bytes:
-    """Content of the lock of a store that a command has made and fsynced, before any node runs in it. Even
-    under ASYNC_FLUSH a loss of power cannot have lost anything."""
+    """Return the content of the file for a store that a command has made and fsynced, before any node runs in
+    it. It says that a loss of power cannot have lost anything, even under ASYNC_FLUSH."""
     return bytes(_BOOT_SIZE) + _CLEAN.ljust(_BOOT_SIZE, b"\0")
 
 
@@ -39,30 +39,30 @@ class LastRun:
     """What the file records about the run before this one."""
 
     other_boot: bool
-    """Whether the machine was started anew since."""
+    """Whether the machine was started again since that run."""
     clean: bool
-    """Whether it ended in good order, with everything fsynced (recorded under ASYNC_FLUSH only). Also true if
-    there was no run, and the command that made the store has fsynced it."""
+    """Whether that run ended in good order, with everything fsynced (recorded under ASYNC_FLUSH only). Also
+    true if there was no run, and the command that made the store has fsynced it."""
     sync_flush: bool | None
-    """Flush mode of that run; None when the file does not say."""
+    """Flush mode of that run; None if the file does not say."""
     written: int | None
-    """Index of the last entry that it had written; None when that is not known (older programs, loss of
+    """Index of the last entry that the run had written; None if that is not known (older programs, loss of
     power)."""
 
 
 class RunLock:
-    """The lock on the file, held from `take` to `close`."""
+    """The locked file. The lock is held from `take` to `close`."""
 
     def __init__(self, file: File, boot_id: str) -> None:
         self._file = file
         self._boot = boot_id.encode()[:_BOOT_SIZE]
         self._of_run: int | None = None
-        """CRC of what this run recorded about itself. It does not match bytes that an older program leaves
-        behind it."""
+        """CRC of what this run recorded about itself. The CRC of the recorded index continues it, so an index
+        that an older program left in the file does not match."""
 
     @classmethod
     def take(cls, files: Files, node_dir: str, boot_id: str) -> Self:
-        """Take the lock; BlockingIOError when another process has it."""
+        """Take the lock. Raises BlockingIOError if another process has it."""
         return cls(files.lock(f"{node_dir}/{LOCK_FILE}"), boot_id)
 
     def last_run(self) -> LastRun:
@@ -76,10 +76,11 @@ class RunLock:
         return LastRun(other_boot, how.startswith(_CLEAN), mode, index if known else None)
 
     def note_run(self, sync_flush: bool, last_index: int) -> None:
-        """Record that this run has recovered the log up to `last_index`. (Not earlier, because a start may be
-        interrupted.)
+        """Record that this run has recovered the log up to `last_index`. This is not done earlier, because a
+        start may be interrupted.
 
-        All of it is fsynced, so from here on a loss of power is judged by the flush mode of this run.
+        Everything up to there is fsynced, so from now on the effects of a loss of power depend on the flush
+        mode of this run.
         """
         of_run = self._boot.ljust(_BOOT_SIZE, b"\0") + _MODES[sync_flush].ljust(_MODE_SIZE, b"\0")
         self._of_run = crc32(of_run)
@@ -88,12 +89,13 @@ class RunLock:
         self._file.fdatasync()
 
     def note_written(self, index: int) -> None:
-        """Record that all entries up to `index` are written. Later entries have been reported to no one."""
+        """Record that all entries up to `index` are written. Nobody has been notified of later entries."""
         if self._of_run is not None:
             self._file.pwritev([_WRITTEN.pack(index, _crc(index, self._of_run))], _WRITTEN_AT)
 
     def forget_written(self) -> None:
-        """Delete the record before a command other than the node (`recover`) cuts the log."""
+        """Delete the record of what was written, before a command other than the node (`recover`) cuts the
+        log."""
         self._file.pwritev([bytes(_WRITTEN.size)], _WRITTEN_AT)
 
     def note_boot(self) -> None:
@@ -101,7 +103,7 @@ class RunLock:
         self._file.pwritev([self._boot.ljust(_BOOT_SIZE, b"\0")], 0)
 
     def clear_clean(self) -> None:
-        """Delete the mark `clean`, durably: from here on a loss of power may lose entries."""
+        """Delete the mark `clean`, durably, because from now on a loss of power may lose entries."""
         self._file.pwritev([bytes(_BOOT_SIZE)], _BOOT_SIZE)
         self._file.fdatasync()
 

@@ -12,5 +12,5 @@ Everything is big-endian. `docs/reference/formats.md` describes each layout in w
 * `store_files`    names and small files of a store directory: identity, hard state, checkpoint
 * `snapshot`       manifest and parts of a boundary snapshot
 * `state`          the replicated state (topics, groups, offsets, queue bounds) and operations that change it
-* `state_file`     that state on disk, so that a start does not read the whole log
+* `state_file`     the replicated state as a file, so that a start does not read the whole log
 """

@@ -115,8 +115,8 @@ def missing_segments(
 
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
-    """Whether the first segment was lost. This is so if the index has units of entries before the first
-    segment that is there, because those of a retired segment are removed."""
+    """Whether the first segment was lost, and not retired. This is so if the first units of the index, two of
+    which continue each other, are of entries before the first segment that is there."""
     before: IndexUnit | None = None
     for unit in index.units(0, _UNITS) if first_start > 0 else ():
         if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:

@@ -78,7 +78,8 @@ class RetentionSettings:
     and the newest are removed; retention then moves in larger steps."""
 
     def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Default for the ratio that was not given, moved so that it fits the one that was given."""
+        """Defaults for both ratios when exactly one of them is given, such that `clean_ratio` is never above
+        `force_ratio`."""
         said = [
             value for name in ("clean_ratio", "force_ratio") if isinstance(value := given.get(name), float)
         ]

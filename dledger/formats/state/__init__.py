@@ -1,6 +1,6 @@
-"""Replicated state of a broker group: declared tables, and the machine that replays the log on them.
+"""Replicated state of a broker group: its tables, and the machine that applies the log to them.
 
-* `table`      what all tables have in common, and the kind of table that is only declared
+* `table`      what all tables have in common, and tables that need no code of their own
 * `topics`     topics
 * `groups`     consumer groups
 * `offsets`    consumer offsets
@@ -15,11 +15,11 @@
 * `resends`    ids of repeated sends that are stored
 * `resets`     offset resets that no consumer has followed
 * `auth`       users and their policies
-* `births`     data to recognise late requests: when topics and groups were made, versions of users, epochs of
+* `births`     data to recognise late requests: when topics and groups were made, version of users, epochs of
   locks
 * `registry`   the list of all tables
 * `machine`    apply, copy, snapshots
-* `pending`    applied and appended-but-not-applied together, for one leadership
+* `pending`    the state together with what a leader appended and has not applied yet
 """
 
 from dledger.formats.state.auth import (
