@@ -71,13 +71,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Replica:
-    """One node's log directory.
-
-    * `data`: the directory of its segments.
-    * `queue_root`, `key_root`: the directories of ConsumeQueues and IndexFiles, empty if they do not exist or
-      may belong to another node.
-    * `applied`: the entry after which the broker's state file was taken, -1 if there is none.
-    """
+    """One node's log directory. `data` is the directory of its segments. `queue_root` and `key_root` are the
+    directories of ConsumeQueues and IndexFiles, empty if they do not exist or may belong to another node.
+    `applied` is the entry after which the broker's state file was taken, -1 if there is none."""
 
     name: str
     store: str
@@ -199,9 +195,7 @@ def segment_path(data: str, start: int) -> str:
 
 def open_stores(files: Files, paths: list[str]) -> list[Replica]:
     """Return all replicas under the given directories (`storePathRootDir`), with unique names. Blocking.
-
-    Raises StoreError if one of them cannot be examined, or is given twice.
-    """
+    Raises StoreError if one of them cannot be examined, or is given twice."""
     if len(set(paths)) < len(paths):
         raise StoreError("a store directory is given twice: give one of each node")
     replicas = [replica for path in paths for replica in open_store(files, path)]
@@ -219,9 +213,7 @@ def renamed(replica: Replica, name: str) -> Replica:
 
 def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]:
     """Return the replicas of one store: usually one, or several if nodes share the directory. Blocking.
-
-    Raises StoreError, and UnreadableStore for a store whose files cannot be read.
-    """
+    Raises StoreError, and UnreadableStore for a store whose files cannot be read."""
     path = path.rstrip("/") or "/"
     node = ""
     try:
@@ -424,8 +416,8 @@ def log_start(files: Files, log: Replica | SegmentTask) -> int:
 
 
 def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """Read `Replica.begins`. If the file is invalid, that is added to `problems`, and the result is higher
-    than any offset."""
+    """Read `Replica.begins`. An invalid file is added to `problems`; the result is then higher than any
+    offset."""
     path = f"{directory}/{BEGINS_FILE}"
     try:
         data = read_file(files, path)
@@ -460,8 +452,7 @@ def _list_snapshots(files: Files, directory: str, name: str, problems: list[Find
 
 
 def _index_end(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """First index without a unit. If the index files cannot be read, it is 0, and that is added to
-    `problems`."""
+    """First index without a unit; 0 if the index files cannot be read, which is added to `problems`."""
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         return index.end()

@@ -1,7 +1,7 @@
 """The log on disk: segments of entries, their index, and the small file of term and vote.
 
 * `store`           the log as a node uses it: append, group commit, read, cut
-* `appender`        how a leader seals entries (gives them index, pos and CRCs); `store_clock` gives them their time
+* `appender`        how a leader seals entries (gives them index, pos and CRCs); `store_clock`: their time
 * `incoming`        what a follower checks of the entries that a leader sent
 * `segments`, `pool`   files of the log, and spare ones made in advance
 * `index_files`, `index_units`   one unit per entry, with its position in the log
