@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def process_code(exit_code: int, fail_on: str) -> int:
-    """Exit code of the process for an audit with this exit code, according to `--fail-on`."""
+    """Return the exit code of the process. It is the audit's `exit_code`, or 0 if `--fail-on` asks only for
+    worse results."""
     return exit_code if exit_code >= FAIL_ON[fail_on] else 0
 
 
@@ -24,8 +25,8 @@ class KeepError(Exception):
 
 
 def keep_root(text: str) -> str:
-    """Return the directory or URL of `--keep`. Raises ValueError if pyarrow is missing, which writes the kept
-    scans."""
+    """Return the directory or URL of `--keep`. Raises ValueError if pyarrow, which writes the kept scans, is
+    missing."""
     try:
         import_module("pyarrow")
     except ImportError:

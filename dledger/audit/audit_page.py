@@ -158,8 +158,8 @@ def _strips(drawn: Picture) -> Markup:
 
 
 def _visible(drawn: Picture, strip: Strip) -> Iterator[tuple[str, int, int]]:
-    """Return the bands to draw. Bands of one kind are joined if the gap between them is too small to be
-    seen."""
+    """Return the bands to draw. A band is a range of entries in one state. Bands of one state are joined if
+    the gap between them is too small to be seen."""
     gap = drawn.width // RESOLUTION
     for kind in reversed(KINDS):
         spans = [(first, last + gap) for first, last in strip.spans.get(kind.name, ())]

@@ -4,13 +4,13 @@ A replica *claims* the entries that it knew to be committed before the scan. An 
 because Raft may still truncate it. A tentative entry counts as a copy if it equals the claimed content, and
 otherwise it is ignored. C is the highest committed index that any replica claimed before the first of them
 listed its segments. (A replica may list its segments before another replica claims an index, and may have
-begun a new segment since.) Q is the number of voters that is a majority of the group.
+begun a new segment since.) Q is the number of voters in a majority of the group.
 
 * DIVERGENT_COMMITTED: two claimed copies with good CRCs differ.
 * BELOW_QUORUM: an entry at or below C has fewer than Q good copies, whether the reason is rot, missing
   segments or both. A copy that could not be read is UNREADABLE, not lost. BELOW_QUORUM is reported only if
   there are too few copies even if the unreadable ones are counted.
-* DIVERGENT_UNCOMMITTED: a tentative copy has another term than the claimed one.
+* DIVERGENT_UNCOMMITTED: a tentative copy differs, and has another term.
 * LOG_MATCHING: two entries of one index and term differ. A term has only one leader, which makes one entry
   for an index, so the log matching property of Raft is violated.
 * COPIES_APART: stores were copied one after the other while the group was written to. They end at different
@@ -20,7 +20,8 @@ begun a new segment since.) Q is the number of voters that is a majority of the 
   (`same_time`).
 
 Missing entries are found by coverage, never by digests. Content is compared by digests, and if these differ,
-entry by entry. A replica whose oldest segments were removed by retention need not hold the entries of these.
+entry by entry. A replica whose oldest segments were removed by retention need not hold the entries of these
+segments.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Group:
 
     holdings: list[Holding]
     commit: int
-    """Highest committed index, C in the text of the module; -1 if no replica knows a committed entry."""
+    """Highest committed index (C in the docstring of the module); -1 if no replica knows a committed
+    entry."""
     quorum: int
     absent: int
     """Number of members whose stores were not given. Each of them may hold any entry."""

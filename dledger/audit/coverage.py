@@ -230,8 +230,8 @@ def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iter
 
 
 def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
-    """Return the findings, and add to damage at the head of a segment the index at which it began. The scan
-    of that segment cannot know this index."""
+    """Return the findings. Those about damage at the head of a segment get the index at which the damage
+    began, because the scan of that segment cannot know it."""
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
     return [
         _placed(found, ends[found.segment])
@@ -366,7 +366,8 @@ def _check_ends(holding: Holding) -> Iterator[Finding]:
 
 
 class QueueEnd(NamedTuple):
-    """How far the ConsumeQueue files of one queue reach.
+    """How far the ConsumeQueue files of one queue reach. A broker promises that all units up to entry
+    `ReplicaRow.applied` are in its files.
 
     * `rows`: the messages of the queue in the log, by segment.
     * `end`: first queue offset that is not in the files.

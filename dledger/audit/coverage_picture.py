@@ -131,8 +131,8 @@ class _Replica:
 
 
 def _damage(findings: Iterable[Finding]) -> dict[str, dict[str, list[Span]]]:
-    """Map each replica to its damaged ranges, by name of the state, as the findings with indexes name
-    them."""
+    """Map each replica to its damaged ranges, by name of the state. The ranges are those of the findings that
+    have indexes."""
     result: dict[str, dict[str, list[Span]]] = {}
     for found in findings:
         kind = _CODES.get(found.code)

@@ -7,14 +7,14 @@ QUEUE_BEHIND or KEY_BEHIND instead. A replica had time if one of these is true:
 
 * The message is in a segment after which another one has begun.
 * The replica has no derived files at all.
-* More messages are concerned than count as a lag.
+* The number of messages without a unit is above the limit for a lag.
 * Its other derived files reach further.
 
 This rule is for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue and then to
 the IndexFile. Our broker writes ConsumeQueues once a second, queue by queue. So for a queue that has units,
 and for messages in the newest segment, only the number of messages counts. Its IndexFiles follow the log
-separately and are rebuilt if they are missing. They are behind if more entries than count as a lag are in
-segments behind their end.
+separately and are rebuilt if they are missing. They are behind if the number of entries in segments behind
+their end is above the limit for a lag.
 
 Brokers write IndexFiles unless messageIndexEnable is off, and each broker has its own setting. So if one of
 our brokers has none, they count as missing only if all the others, and at least two, have them.
@@ -95,8 +95,8 @@ def _had_time(holding: Holding, mine: QueueEnd, theirs: QueueFilesRow) -> bool:
 
 
 def _sealed_offset(row: QueueRunRow, newest: int) -> int:
-    """Queue offset of the last message of a run that is in a segment before the newest one. -1 if the run
-    does not show it, because it was scanned after the replica said what is committed."""
+    """Queue offset of the last message of a run (`queue_runs`) that is in a segment before the newest one. -1
+    if the run does not show it, because it was scanned after the replica said what is committed."""
     if row.last_segment < newest:
         return row.last_offset
     return row.before_last if row.last_segment == newest else -1

@@ -1,9 +1,9 @@
 """Entries of a window as columns (numpy), and the fast part of a walk: runs of entries without any
 irregularity. Pure.
 
-A window is a part of a segment that is read at a time. Python code runs for each entry only to get its length
-and the CRC of its body; all other checks are made on whole columns. Any irregularity ends a run, and `walk`
-checks the entries there one by one.
+A window is the part of a segment that is read in one step. Python code runs for each entry only to get its
+length and the CRC of its body; all other checks are made on whole columns. Any irregularity ends a run, and
+`walk` checks the entries there one by one.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
-    """Read a structure at each start, all at once. Each must lie within the buffer."""
+    """Read a structure at each start, all at once. Each structure must lie within the buffer."""
     if not len(starts):
         return np.empty(0, kind)
     raw = np.dtype((np.void, kind.itemsize))
@@ -158,7 +158,7 @@ class Before(NamedTuple):
     * `term`: its term.
     * `chain`: its chain value, None if it is unknown.
     * `batch`: how many entries of its batch are still to come.
-    * `own_crcs`: whether any entry with CRCs came before, which only programs of this project write.
+    * `own_crcs`: whether any earlier entry had CRCs, which only programs of this project write.
     """
 
     expect: int

@@ -69,8 +69,8 @@ class IndexUnits:
 
 
 class IndexCheck:
-    """Checks the index units of one segment: those of committed entries must agree with the entries that the
-    scan reads."""
+    """Checks the index units of one segment. The units of committed entries must agree with the entries that
+    the scan reads."""
 
     def __init__(self, units: IndexUnits, committed: int, end: int) -> None:
         self._units = units

@@ -41,9 +41,9 @@ from dledger.formats.checksum import crc32
 from dledger.runtime import Files
 
 SETTLED_MS = 2000
-"""Rows of a segment are kept only if its file did not change in this many ms before the audit. A file that
-changed later may change again without another modification time, because some file systems record times in
-steps of two seconds."""
+"""Rows of a segment are kept only if the last change of its file is at least this many ms before the audit. A
+file that changed later may change again without another modification time, because some file systems record
+times in steps of two seconds."""
 
 
 @dataclass(frozen=True)

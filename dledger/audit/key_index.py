@@ -1,8 +1,8 @@
 """Checks of IndexFiles (messages by key): against the log in both directions, and each file by itself.
 
 * `KeyCheck`: every key of every committed message of a segment has a unit with its hash, position and time.
-  In the other direction, every unit that points into the segment belongs to such a key. Messages after the
-  last unit are a lag.
+  In the other direction, every unit that points into the segment belongs to such a key. Messages behind the
+  last unit are a lag, not a fault.
 * `check_file`: links, slots and header of one file fit together. Memory: 8 bytes per slot (40 MB with
   Apache's defaults) and one chunk of units.
 
@@ -103,9 +103,9 @@ def _open(files: Files, path: str) -> KeyFile:
 
 
 def _slots(file: File, size: int, header: IndexHeader) -> int | None:
-    """Find the number of slots, which is in no field of the file. Apache's default is tried first, then the
-    same proportion of slots and units, then the places where the first and the last unit can be. None if no
-    number fits."""
+    """Find the number of slots, which no field of the file contains. Tried are Apache's default, the same
+    proportion of slots and units, and then a search for the first unit in the file. None if no number
+    fits."""
     if header.count <= 1:
         return 0 if header.count >= 0 else None
     for slots in (SLOTS, (size - HEADER_SIZE) // (SLOT_SIZE + 4 * UNIT_SIZE)):
@@ -302,8 +302,8 @@ class KeyCheck:
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
     def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
-        """Check the times of units. `at` has for each unit the number of its key, which is valid if
-        `matched`."""
+        """Check the times of units. `at` has for each unit the number of its key, which is valid where
+        `matched` is true."""
         stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit's time counts from the end of the file before; the file's own begin is its message's.

@@ -61,7 +61,7 @@ class QueueCheck:
         """Columns of messages that wait: number of the queue, queue offset, index, unit."""
         self._pending = 0
         self.opaque: int = 0
-        """Number of entries that may have been messages of any queue. So many offsets of a queue may be
+        """Number of entries that may have been messages of any queue. As many offsets of each queue may be
         missing."""
         self.lacking: int = 0
         """Number of messages that have no unit yet."""

@@ -1,5 +1,5 @@
-"""The places of the parts of message records, for many records of one buffer at once, both versions and all
-kinds of hosts. Pure.
+"""Finds the parts of message records in a buffer: many records at once, both versions and all kinds of hosts.
+Pure.
 
 The layout is that of `formats.record`, whose decoder reads one record at a time and decides which records are
 valid.

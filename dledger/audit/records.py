@@ -178,7 +178,7 @@ class QueueNames:
         self.keys: list[QueueKey] = []
         self._numbers: dict[QueueKey, int] = {}
         self._hashes = np.empty(0, np.uint64)
-        """Hash values, ascending. Values that two queues share are left out."""
+        """Hash values of queues, ascending. Values that two queues share are left out."""
         self._of_hash = np.empty(0, np.int64)
         self._names = _Names.of([])
 
@@ -320,8 +320,8 @@ class PropertyTexts:
     def _next_separator(self, begin: Array) -> Array:
         """Return the place of the first separator at or behind each place, or behind the text.
 
-        Most separators are near. So the next eight bytes are searched at once, by the borrows of a
-        subtraction.
+        Most separators are near. So the next eight bytes are searched at once, by one subtraction whose
+        borrows show a separator.
         """
         if len(self.text) < _WORD.itemsize:
             return self._next_of_all(begin)

@@ -1,5 +1,6 @@
-"""The interface of a replica for engines, wherever it is: a store directory, a live broker, or rows that a
-broker shipped. An engine is code that runs the scans, in this process, in several, or with Spark.
+"""The interface of a replica for engines, wherever the replica is: in a store directory, on a live broker, or
+in rows that a broker shipped. An engine is code that runs the scans: in this process, in several processes,
+or with Spark.
 
 An engine gets *sources*, which are small values that name places of replicas. `claims_at` asks them what is
 committed. Then `look_at` asks each of them once, before anything is scanned, for a `ReplicaView` of each

@@ -99,7 +99,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 warnings, 2 errors, 3 critical, 4 something could not be examined."""
+        """Exit code of the process: 0 clean, 1 warnings, 2 errors, 3 critical, 4 something could not be
+        examined."""
         return EXIT_CODES[self.severity]
 
     @property

@@ -163,8 +163,8 @@ class _Beside:
         self.errors: dict[str, OSError] = {}
 
     def look(self, what: str, step: Callable[[], T], instead: T) -> T:
-        """Return the result of `step`. Return `instead` if the files cannot be read, or could not be read
-        before."""
+        """Return the result of `step`. Return `instead` if the files cannot be read, or an earlier step could
+        not read files of this kind."""
         if what in self.errors:
             return instead
         try:
@@ -487,8 +487,8 @@ def read_entries(
 
 
 def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tuple[int, int | None]:
-    """Return (offset in the file, index) at which to start. It is one entry earlier, so that the chain is
-    known at `low`."""
+    """Return (offset in the file, index) at which to start. It is one entry before `low`, so that the chain
+    is known at `low`."""
     number = low - 1
     if segment_first < 0 or number <= segment_first or number >= task.index_end:
         return 0, None
@@ -522,8 +522,8 @@ def drill_segment(
 
 
 def doubt(window: Window) -> Columns:
-    """Return the window's entries. They are also marked as damaged if only the CRC inside the message shows
-    it (Apache's entries have no other CRC)."""
+    """Return the window's entries. If only the CRC inside a message shows damage, the entry is marked as
+    damaged, too (Apache's entries have no other CRC)."""
     columns = window.columns
     doubtful = np.flatnonzero((columns.stored_crc == 0) & (columns.chain == 0) & has_record(columns))
     damage = columns.damage.copy()

@@ -53,7 +53,7 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file
 
 SIDE = -1
-"""Stands in place of a segment's start for the side scan."""
+"""Value in place of a segment's start, for the rows of the side scan."""
 ROWS_FILE = "rows.parquet"
 SCAN_VERSION = 5
 """Version of rows and checks. It is raised together with `audit.digests.DIGEST_VERSION`, and when a scan can
@@ -104,12 +104,12 @@ class Place:
     segment: int
 
     def directory(self, root: str) -> str:
-        """The directory of its file."""
+        """The directory of the file with these rows."""
         name = _SIDE_NAME if self.segment == SIDE else segment_name(self.segment)
         return f"{root}/group={_escape(self.group)}/replica={_escape(self.replica)}/segment={name}"
 
     def path(self, root: str) -> str:
-        """The path of its file."""
+        """The path of the file with these rows."""
         return f"{self.directory(root)}/{ROWS_FILE}"
 
 

@@ -242,8 +242,8 @@ def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]
 
 
 def open_claims(files: Files, path: str) -> list[Replica]:
-    """Return the replicas of one store, but leave out segments and data about them, which takes long to read
-    in a large store."""
+    """Return the replicas of one store, but leave out segments and data about them, because these take long
+    to read in a large store."""
     return open_store(files, path, listed=False)
 
 

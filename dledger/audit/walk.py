@@ -163,8 +163,8 @@ class SegmentWalker:
         """Return the entries in `data`, which are the file's bytes from `offset` on. `last` says whether they
         reach the end of the file.
 
-        `offset` moves behind what was used. If there is no entry, no stop and no movement, feed more bytes at
-        once.
+        `offset` moves behind what was used. If there is no entry, the walk has not stopped and `offset` did
+        not move, call it again with more bytes.
         """
         parts: list[Columns] = []
         at = 0
