@@ -252,7 +252,7 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
     """Find a log that begins late although its index file has units of earlier entries."""
     row = holding.row
     if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
-        return  # what is before it was told, or is going
+        return  # what is before it is reported already, or is being removed
     if row.ours and row.head_unit and holding.beginning < holding.first:
         text = "the log begins late, although its index file has the entries before"
         last = holding.first - 1
@@ -265,7 +265,7 @@ def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding
     end, committed = holding.end, holding.committed
     told = [*holding.held, *holding.unread]
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
-    for segment in holding.segments:  # the scan told of every hole
+    for segment in holding.segments:  # the scan reported every hole
         start = ends.get(segment.segment, -1) + 1
         told += [(start if first < 0 else first, last) for first, last in segment.holes]
     for each in found:
@@ -333,7 +333,7 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
         if row.segment < holding.row.log_start:
             continue  # retention took the segment, and what was derived from it, after the scan
         if goes_on and before is not None and before.last_segment >= holding.row.log_start:
-            continue  # said of the row that it goes on from
+            continue  # reported already for the row that this one continues
         if files is not None and files.end_offset > files.first_offset > row.first_offset:
             begins = f"files begin at offset {files.first_offset}, messages at {row.first_offset}"
             text = f"{row.topic}/{row.queue_id}: {begins}"

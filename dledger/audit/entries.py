@@ -146,7 +146,7 @@ def body_crcs(data: bytes, starts: Array, ends: Array, channels: Array) -> Array
 def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
     """CRC-32 of each range of `data`."""
     view = memoryview(data)
-    # Three quarters of the time of `map` with slice objects: a comprehension needs no slice that outlives it.
+    # A comprehension takes three quarters of the time of `map`, because it makes no slice objects.
     sums = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     return np.array(sums, np.int64)
 

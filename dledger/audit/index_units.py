@@ -84,7 +84,7 @@ class IndexCheck:
         """Compare the units of one window of entries. The entries are ascending, mostly without gaps."""
         due = columns.index <= self._last
         self.lacking += int(((columns.index <= self._committed) & ~due).sum())
-        believed = columns[due & (columns.damage & CHAIN_BROKEN == 0)]  # else its term is not to be believed
+        believed = columns[due & (columns.damage & CHAIN_BROKEN == 0)]  # else its term cannot be trusted
         if not len(believed):
             return
         edges = np.flatnonzero(np.diff(believed.index) != 1) + 1

@@ -145,7 +145,7 @@ class KeptReader:
             try:
                 before = self.reader.stamp(task)
             except FileNotFoundError:
-                pass  # the scan says that it is gone
+                pass  # the scan reports that it is gone
             except OSError as error:
                 problem = str(error)
         rows = list(self.reader.scan(task, block_entries))
@@ -183,7 +183,7 @@ class KeptReader:
             if now is None or not still_holds(now.text, sealed.stamp):
                 return None
         except (ShippedRowsError, OSError):
-            return None  # the scan tells what is wrong with the store, keeping its rows what is wrong here
+            return None  # the scan reports what is wrong with the store, and `_write` what is wrong with DIR
         return rows
 
     def _fits(self, known: Scan, task: SegmentTask, block_entries: int) -> bool:

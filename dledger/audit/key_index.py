@@ -270,7 +270,7 @@ class KeyCheck:
             self._check_times(theirs, np.arange(len(ours)), np.ones(len(ours), bool), store_ms, index)
             return
         absent = ~np.isin(ours, found) & ~is_tag
-        late = np.flatnonzero(absent & (position >= self._end))  # a message's keys come one by one
+        late = np.flatnonzero(absent & (position >= self._end))  # the keys of a message follow one another
         if len(late):
             self.lacking += len(late)
             text = ": keys of messages that are not in the files yet"
@@ -306,7 +306,7 @@ class KeyCheck:
         `matched` is true."""
         stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
-        # The first unit's time counts from the end of the file before; the file's own begin is its message's.
+        # The first unit counts from the end of the previous file, but `begin_ms` is the time of its message.
         fits = np.where(theirs.first, stored == theirs.begin_ms, theirs.seconds == expected)
         wrong = np.flatnonzero(matched & ~fits)
         if len(wrong):

@@ -122,7 +122,7 @@ class RecordCheck:
             except CorruptRecord as error:
                 self._queues.add_opaque(1)
                 ours = entry.stored_crc or entry.chain
-                code = "RECORD_CORRUPT" if ours else "BIT_ROT"  # Apache: the only CRC there is
+                code = "RECORD_CORRUPT" if ours else "BIT_ROT"  # in stores of Apache this is the only CRC
                 if entry.index <= self._committed:
                     self.faults.append(Fault(code, entry.index, entry.index, f"record: {error}"))
                 continue

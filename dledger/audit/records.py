@@ -363,7 +363,7 @@ def taken_texts(data: bytes, records: Records) -> PropertyTexts:
     begin, sizes = records.properties_at, records.properties_size
     edges = np.empty(2 * len(records), np.int32)
     edges[0::2], edges[1::2] = begin, begin + sizes
-    # Every second value of this array is a text, the others are what lies between them.
+    # Every second value of this array is a text. The others are what lies between the texts.
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(pa.binary(), max(len(edges) - 1, 0), buffers)
     every_second = np.arange(0, len(edges), 2)  # not pa.array(...), which imports pandas
@@ -382,7 +382,7 @@ def padded_texts(data: bytes, records: Records) -> PropertyTexts:
         ends = (begin + sizes).tolist()
         pieces = [data[at:end] for at, end in zip(begin.tolist(), ends, strict=True)]
         return PropertyTexts(np.frombuffer(b"".join(pieces), np.uint8), np.cumsum(sizes) - sizes, sizes)
-    # As many bytes of each in one go, and then zeros for those that belong to the next entry.
+    # Takes equally many bytes for each record, and then zeroes those that belong to the next entry.
     at = np.minimum(begin, len(data) - width)
     before = begin - at  # at the end of the window: these bytes belong to the record itself
     rows = structs(np.frombuffer(data, np.uint8), at, np.dtype((np.void, width)))

@@ -332,7 +332,7 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
         return beside.look(what, lambda: list(step()), [])
 
     extents = look("ConsumeQueue", partial(_queue_extents, files, replica))
-    # afterwards: what retention took of the queues is before it
+    # read last: whatever retention removed from the queues is before it
     start = beside.look("log directory", lambda: log_start(files, replica), 0)
     rows = look("poisoned", partial(_poisoned, files, replica))
     rows += look("refill", partial(_refill, files, replica))
@@ -432,7 +432,7 @@ def _walk_units_down(
                 yield finding(
                     "INDEX_FILE", replica.name, "the unit does not continue those behind it", first=number
                 )
-                return  # nothing below can be told without the log
+                return  # units below cannot be checked without the log
 
 
 def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:

@@ -51,7 +51,7 @@ def stamp(
     """Return the stamp of a segment and of what its `rows` were made from; without rows, of its file alone.
     None if a file cannot be identified. Raises OSError."""
     derived = "" if rows is None else "\n".join(_derived(files, task, rows))
-    found = files.stamp(task.path)  # last: what changed meanwhile is seen by who compares it with one before
+    found = files.stamp(task.path)  # read last: a caller with an earlier stamp sees what changed meanwhile
     return None if found is None else SegmentStamp(found.text, found.changed_ms, now_ms, derived)
 
 

@@ -280,7 +280,7 @@ def _place(files: Files, store: str, directory: str) -> _Place:
         data = beside
     queues = f"{store}/{QUEUES_DIR}"
     if not files.is_dir(queues) and files.exists(f"{directory}/{IDENTITY_FILE}"):
-        # A node makes its pool at its first start: what has none of these is a backup, of the log alone.
+        # A node makes its pool at its first start. Without any of these it is a backup of the log alone.
         started = any(map(files.is_dir, (f"{directory}/{POOL_DIR}", f"{store}/{STATE_DIR}")))
         queues = queues if started else ""
     keys = f"{store}/{INDEX_DIR}"
@@ -332,7 +332,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
             problems=(),
         )
     data = place.data or f"{directory}/{DATA_DIR}"
-    # Before the segments are listed: of a live log, they must hold whatever has a unit.
+    # Read before the segments are listed: those of a live log then hold every entry that has a unit.
     index_end = _index_end(files, directory, name, problems)
     segments = list(_list_segments(files, data, name, problems))
     sizes = [segment.size for segment in segments]
@@ -343,7 +343,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
             problems.append(finding("IDENTITY", name, wrong))
         else:
             segment_size = identity.segment_size
-    begins = _read_begins(files, directory, name, problems)  # after the segments: a live node says so first
+    begins = _read_begins(files, directory, name, problems)  # read last: a live node writes it first
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
     members = _read_members(files, directory, name, identity, checkpoint, problems)
     first = segments[0].first_index if segments else None

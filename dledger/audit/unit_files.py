@@ -33,7 +33,7 @@ class UnitFiles:
         self._starts = sorted(start for start in starts if start is not None)
         self._sizes: dict[int, int] = {}
         if self._starts:
-            with suppress(OSError):  # whoever reads it is told
+            with suppress(OSError):  # the caller that reads it gets the error
                 self._size(self._starts[-1])
         self._open: tuple[int, File] | None = None
         self._end: int | None = None
@@ -117,7 +117,7 @@ class UnitFiles:
         """
         size = self._size(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size > 0 else -1, -1, -_CHUNK):
-            length = min(_CHUNK, size - at)  # not what came since the view was made
+            length = min(_CHUNK, size - at)  # without what was added since the view was made
             if at == 0 or self._pread(start, min(_PROBE, length), at).strip(b"\0"):
                 written = len(self._pread(start, length, at).rstrip(b"\0"))
                 if written:

@@ -233,7 +233,7 @@ class SegmentWalker:
         at, more = self._run(data, at, last, out, limit)
         parts.append(columns_of(out))
         if not more and self._searching:
-            at += 1  # not the place that was just refused
+            at += 1  # do not search at the place that was just refused
         return at, more
 
     def retry(self) -> None:

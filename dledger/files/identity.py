@@ -159,7 +159,7 @@ class StoreFiles:
             written=before.written,
         )
         if snapshots.catalog.begins and log.begin_pos == 0:
-            await snapshots.catalog.say_begins(0)  # emptied: what comes must not pass for left over
+            await snapshots.catalog.say_begins(0)  # so that new entries do not count as left over
         self._poisoned = poison is not None
         data = await run(Lane.DISK, self._read, CHECKPOINT_FILE)
         checkpoint = (decode_checkpoint(data) if data else None) or Checkpoint()
@@ -215,7 +215,7 @@ class StoreFiles:
         try:
             await self._publish(REFILL_FILE, reason.encode())
         except OSError as error:
-            # A prepared segment is there for speed alone; it is known to be there, or not yet.
+            # Prepared segments only save time, so one may be removed, known to the pool or not.
             if error.errno not in DISK_IS_FULL or not await self._pool.give_up_one():
                 raise
             await self._publish(REFILL_FILE, reason.encode())
@@ -294,7 +294,7 @@ class StoreFiles:
         unsure: list[tuple[int, int]] = []
         for index, (term, copy) in sorted((dict.fromkeys(places, _NO_COPY) | dict(noted)).items()):
             if index < log.first_index and not log.base.known:
-                # The snapshot at the log's beginning, which should tell, is lost: the last one before counts.
+                # The snapshot at the log's beginning, which has the configuration, is lost.
                 before = decode_configuration(copy)
                 entries = entries if before is None else [(index, before)]
             if not log.first_index <= index <= log.last_index:

@@ -217,7 +217,7 @@ def log_base(files: Files, node_dir: str) -> LogBase | None:
         manifest = read_file(files, f"{node_dir}/{SNAPSHOTS_DIR}/{segment_name(pos)}/{MANIFEST_FILE}")
         found = decode_manifest(manifest or b"")
     except CorruptFile:
-        return None  # then the first entry says which one it is
+        return None  # then the walk takes the index from the first entry
     if found.pos != pos:
         return None
     return LogBase(found.index, found.term, found.pos, found.chain, found.store_time_ms)

@@ -178,11 +178,11 @@ def lookup(
     while 0 < number < header.count and len(found) < most and followed < links:
         unit = KeyUnit._make(UNIT.unpack(read(UNIT_SIZE, unit_offset(slots, number))))
         followed += 1
-        # The first unit's time counts from the end of the file before.
+        # The time of the first unit is relative to the end of the previous file.
         time_ms = header.begin_ms + (unit.seconds * 1000 if number > 1 else 0)
         if unit.seconds < 0 or unit.before >= number:
             break
-        # Whole seconds after the begin: a message of the same second may be up to one later than this says.
+        # Units count whole seconds, so a message may be up to one second later than this time.
         if unit.key_hash == hashed and begin_ms <= time_ms + 999 and time_ms <= end_ms:
             found.append(unit.position)
         if time_ms + 999 < begin_ms:

@@ -32,7 +32,7 @@ def pack_ipv4_host(address: str, port: int) -> bytes:
     return pack_host(bytes(int(part) for part in address.split(".")), port)
 
 
-@lru_cache(maxsize=1024)  # a reader of records meets the same few hosts again and again
+@lru_cache(maxsize=1024)  # readers of records decode the same few hosts many times
 def host_text(host: bytes) -> str:
     """Text "ip:port" of a record's host field, with brackets around an IPv6 address."""
     ip, port = host[:-4], int.from_bytes(host[-4:], "big")

@@ -156,7 +156,7 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
             raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} does not mark a message record")
         if size < MIN_SIZE or offset + size > len(view):
             raise CorruptRecord(f"record of {size} bytes does not fit into {len(view) - offset}")
-        if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):  # what follows the first host is elsewhere
+        if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):  # the fields behind the first host are at other places
             at = offset + _BORN_HOST_AT
             host_size = 20 if sys_flag & BORN_HOST_V6 else 8
             born_host = bytes(view[at : at + host_size])

@@ -236,7 +236,7 @@ class FlushedLog(MendableLog):
             except BaseException as failure:  # a loop callback has no caller: the flusher raises it
                 error = failure
         if error is not None and self._runs:
-            # Held on: nobody may write behind a write that failed, before the node has ended.
+            # The lock stays taken: nobody may write after a failed write, until the node has ended.
             self._failure = error
             self._wake.set()
             return
@@ -435,7 +435,7 @@ class FlushedLog(MendableLog):
         size = self._segments.size
         if self._index.lacks(index, UNITS_AHEAD):
             return False
-        kept = min(64 * 1024, size // 16)  # for entries that open terms and tell the members
+        kept = min(64 * 1024, size // 16)  # for entries that open terms and for configurations
         fits = pos - start + entry_bytes + MIN_BLANK_SIZE + kept <= size
         return start + (size if fits else 2 * size) <= self._prepared_end()
 

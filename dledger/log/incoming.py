@@ -87,7 +87,7 @@ def check_run(
         run = Run(first, pos, data)
         if FAST.check_run(data, first, last, pos, min_term, max_term, previous_chain, run):
             return run
-        # Something is wrong: what, is said here.
+        # Something is wrong. These checks find out what it is.
     run = Run(first, pos, data)
     view = memoryview(data)
     unpack = HEADER.unpack_from

@@ -281,7 +281,7 @@ class IndexFiles:
                     file.truncate(self._size)
                 except OSError:
                     file.close()
-                    if new:  # half made it would be taken for damaged
+                    if new:  # a file that is half made would count as damaged
                         self._files.unlink(path)
                     raise
                 self._open[start] = file

@@ -14,7 +14,7 @@ class IoLock(asyncio.Lock):
             return False
         attempt = self.acquire()
         try:
-            attempt.send(None)  # runs to its end unless it has to wait
+            attempt.send(None)  # this coroutine ends at its first step unless it has to wait
         except StopIteration:
             return True
         attempt.close()

@@ -102,7 +102,7 @@ class SegmentPool:
         else:
             name = self._new_name("ready")
             await run(Lane.DISK, self._env.files.rename, path, name)
-            self._ready.append(name)  # whatever comes of the directory: a restart finds it by its name
+            self._ready.append(name)  # even if the next fsync fails: a restart finds the file by its name
             await run(Lane.DISK, self._env.files.sync_dir, self._dir)
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
@@ -141,8 +141,8 @@ class SegmentPool:
         await run(Lane.DISK, _reserve, self._env.files, unfinished, self._size)
         loop = asyncio.get_running_loop()
         for offset in range(0, self._size, len(_ZEROS)):
-            # Piece by piece, so that cold reads and derived files get their turn in the same lane, and the
-            # log's writes theirs at the device.
+            # Written piece by piece, so that in between cold reads and derived files can use the lane, and
+            # the log's writes the device.
             began = loop.time()
             await run(Lane.DISK, _zero, self._env.files, unfinished, offset, self._size - offset)
             if self._busy():

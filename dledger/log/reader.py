@@ -46,7 +46,7 @@ class ReadableLog:
         each reset once."""
         self._terms = TermTable()
         self._base = ORIGIN
-        # Plain attributes, though nobody else may set them: they are read some fifty times a message.
+        # Plain attributes for speed: they are read some fifty times per message. Others must not set them.
         self.first_index: int = 0
         self.last_index: int = -1
         self.last_term: int = -1
@@ -145,7 +145,7 @@ class ReadableLog:
         if index < self.first_index:
             return self._base.pos
         if index == self.last_index and self.end_pos % self._segments.size:
-            return self.end_pos  # else the log may go on in the next segment, behind a blank tail
+            return self.end_pos  # else the log may continue in the next segment, behind a blank tail
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
@@ -272,7 +272,7 @@ class ReadableLog:
             broken = error.reason == BATCH_BROKEN
             first, last = error.index, error.index + broken
             if error.reason == CHAIN_BROKEN and first > self.first_index:
-                first -= 1  # examined before it is repaired: one of the two is as it was
+                first -= 1  # both are examined before a repair: one of the two is not damaged
             self.note_damage(first, last, certain=broken)
             raise Rotten(first, last, str(error)) from error
         except OSError as error:
@@ -416,7 +416,7 @@ class ReadableLog:
         """First and last entry that these bytes may overlap."""
         while True:
             cuts, first = self.cuts, self.first_index
-            # Where memory is short, the units of a whole search may never be there at once.
+            # If memory is short, the units of a whole search may never be in memory at the same time.
             place_of = cache(self._place_of)
             touched = await settled(partial(_touched, pos, size, first, self.last_index, place_of))
             if cuts == self.cuts and first == self.first_index:
@@ -479,7 +479,7 @@ def _may_hold(
         for at in chain(range(middle, first, -1), range(middle + 1, last + 1)):
             if (place := place_of(at)) is not None:
                 break
-        else:  # only the first one's unit may be there
+        else:  # at most the first entry has a unit
             place = place_of(first)
             return first, first if place is not None and pos < sum(place) else last
         if place[0] <= pos:

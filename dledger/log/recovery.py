@@ -206,7 +206,7 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
     if mark is not None or not result.stale_segments:
         return
     if result.stale_segments == segments.starts[:1] and not _begins_whole(segments, result):
-        return  # no other segment is evidence of this one: a torn write, or none at all
+        return  # no other segment shows that entries were here: a torn write, or no write at all
     heads = {
         start: unpack_header(read_bytes(segments, start, HEADER_SIZE)) for start in result.stale_segments
     }
@@ -400,7 +400,7 @@ class _Walk:
         result, walker = self._result, self._walker
         self._term = at.term
         if at.index + 1 == result.first_index and at.term >= 0:
-            # The walk notes changes of the term only, and the first entry may go on in that of the snapshot.
+            # The walk notes only changes of the term, and the first entry may have the term of the snapshot.
             result.terms.add(result.first_index, at.term)
         result.scanned.append(self._segments.start_of(at.pos))
         result.scanned_from = at.index + 1
@@ -439,7 +439,7 @@ class _Walk:
             result.configs.append(header.index)
         left = header.batch_remaining
         if self._batch is not None and self._batch[1] == left + 1 and header.index == walker.mark + 1:
-            walker.mark += 1  # the rest of a batch was fsynced with its beginning
+            walker.mark += 1  # the rest of a client batch was fsynced together with its beginning
         if left == 0:
             self._batch = None
         else:

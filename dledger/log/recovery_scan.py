@@ -172,7 +172,7 @@ class Walker:
                 if chain is not None and crc32(pack(entry_index, entry_term, body_crc), chain) != entry_chain:
                     break
             if left and channel & 0xFFFFFF != left - 1:
-                # One of the two, if an older program wrote it: then no CRC covers its count.
+                # An older program wrote one of the two, so no CRC covers its count. Either may be corrupt.
                 self._split = True
                 return before
             special = channel & ~COVERED
@@ -325,7 +325,7 @@ class Walker:
         continues = chain == header.chain_crc
         consistent = self._self_consistent(at.pos, header)
         if self._power_lost:
-            # Torn, but not when it is whole now: then it could not be read a moment ago.
+            # Torn, unless the entry is whole now: then it only could not be read a moment ago.
             return End(reason, doubt=continues and consistent)
         behind = Place(wanted, header.term, at.pos + header.size, chain)
         if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:

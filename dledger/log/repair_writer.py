@@ -161,7 +161,7 @@ class MendableLog(ReadableLog):
             except OSError as error:
                 await self.poison(error)
             self._index.look_again(first, last)
-            # First, as a log without faulty entries may be a leader's in the same moment.
+            # Done first, because a node whose log has no faulty entries may become leader at once.
             at_end = self.last_index
             chain, time_ms = await self._chain_and_time(at_end) if at_end <= last else (None, -1)
             self.suspects.remove(first, last)
@@ -359,7 +359,8 @@ class MendableLog(ReadableLog):
             if header.pos not in (end, following):
                 raise Unfitting(f"entry {behind} begins at {header.pos}, the copy ends at {end}")
             if not _continues(headers[-1].chain_crc, header):
-                # One of the two is wrong. With the entries before the copy on its side it is not the copy.
+                # The copy or the entry behind it is wrong. If the entries before the copy confirm it, the
+                # entry behind is wrong.
                 self.note_damage(behind, behind, certain=vouched)
                 if not vouched:
                     raise Unfitting(f"the chain of the copy does not continue in entry {behind}")

@@ -174,7 +174,7 @@ def decide(
     if not allowed:
         return None
     if settings.clean_forcibly and situation.used_ratio > settings.force_ratio:
-        # Also what a lagging peer needs: it is installed anew. And what waits for its time.
+        # Also removes entries that a lagging peer needs (it gets a snapshot), and messages that wait.
         return Removal(allowed[0], f"disk {situation.used_ratio:.0%} full", again=True)
     kept = math.inf if situation.kept_from is None else situation.kept_from
     unneeded = [

@@ -165,7 +165,7 @@ class Segments:
             data = read_around_errors(file, size, offset)
         finally:
             file.close()
-        return data if self.has(start) else b""  # as a file of the pool it may hold other entries by now
+        return data if self.has(start) else b""  # the file is in the pool now, and may hold other entries
 
     def remove(self, start: int) -> str | None:
         """Close a segment and return its file name for recycling; None while a reader holds a view of it
@@ -191,7 +191,7 @@ class Segments:
         if self._viewed:
             viewed, self._viewed = self._viewed, []
             left = await self._env.workers.run(Lane.DISK, _close_unviewed, viewed)
-            self._viewed += left  # what came meanwhile stays, too
+            self._viewed += left  # files that were added meanwhile stay, too
 
     def close(self) -> None:
         """Close all files. Those that a reader still views stay open until the process ends."""

@@ -157,7 +157,7 @@ class LogStore(FlushedLog):
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
             return
-        # Zeros or not: those of a cut that was killed may be in the page cache alone (S2).
+        # Even if there are zeros: those of an interrupted cut may be only in the page cache (S2).
         await run(
             Lane.FLUSH,
             (await self._segments.file(start)).pwritev_synced,
@@ -203,7 +203,7 @@ class LogStore(FlushedLog):
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):
             if self.first_index <= near <= self._written_index() and await self._is_lost(near):
-                await self.examine(near, near)  # where to cut: what is whole gets its index unit back
+                await self.examine(near, near)  # a whole entry gets its index unit back
         while True:
             try:
                 async with self._io:
@@ -247,7 +247,7 @@ class LogStore(FlushedLog):
         except KeyError:
             pos = before
         if index == self.first_index or pos > self._segments.start_of(pos):
-            before = pos  # it lies right behind the entry before, whatever is known of that one
+            before = pos  # it begins right behind the entry before, even if nothing is known about that one
         self.cuts += 1
         while self._unwritten and self._unwritten[-1].first >= index:
             self._unwritten.pop()
@@ -260,7 +260,7 @@ class LogStore(FlushedLog):
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
                 await run(Lane.FLUSH, file.fdatasync)
             await self._erase_header(pos)
-            # The last first: a crash in between must not leave a hole.
+            # The last segment first: a crash in between must not leave a hole.
             for start in reversed(self._segments.starts):
                 if start > pos or (start == pos and start != before):
                     await self._retire(start)
@@ -431,7 +431,7 @@ class LogStore(FlushedLog):
             self._index_timer.cancel()
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S), self._io:
-                # A cancelled flusher's job may still run.
+                # The flusher was cancelled, but its job may still run.
                 await self._env.workers.run(Lane.FLUSH, lambda: None)
                 if self._writes.failure is None:  # else an fsync that "works" would certify what is lost (S3)
                     await self._sync_written()

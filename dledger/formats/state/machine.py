@@ -116,7 +116,7 @@ class ReplicatedState:
                     self._forget(*gone)
                 return str(name)
         except (*SKIPPED, msgpack.UnpackException):
-            table, name = None, None  # total by design (S13): every table checks before it changes
+            table, name = None, None  # never fails, by design (S13): every table checks before it changes
         if isinstance(name, str):
             raise UnknownOperation(name)
         self.skipped += 1

@@ -151,7 +151,7 @@ class OffsetCopy:
             for at in range(0, len(rows), _RUN):
                 runs.append(sorted(rows[at : at + _RUN]))
                 if len(rows) > _RUN:
-                    yield b""  # nothing yet, but it took as long as a piece
+                    yield b""  # no bytes yet, but the sorting took as long as a piece
             yield _packer.pack_array_header(2) + msgpack.packb(group)
             yield from packed_array(
                 len(rows), ((topic, queue, at) for (topic, queue), at in heapq.merge(*runs))
@@ -160,7 +160,7 @@ class OffsetCopy:
     own_pieces = pieces
 
 
-# By hand: an entry may hold a thousand rows, many times a second.
+# Checked by hand for speed: an entry may hold a thousand rows, many times a second.
 
 
 def _name(value: object) -> str:

@@ -246,7 +246,7 @@ class DeclaredTable(Generic[K, R]):
         """Number of changes so far."""
         self._fields = declaration.fields
         self._key_type = declaration.key_type
-        of = declaration.of if rows is None else {}  # others' rows are found by their owner
+        of = declaration.of if rows is None else {}  # rows of another table are looked up there
         self._of: dict[str, dict[str, dict[K, None]]] = {kind: {} for kind in of}
         """Maps kind -> name -> keys of the rows that are removed with the topic, group or user of this
         name."""
@@ -374,7 +374,7 @@ class DeclaredCopy(Generic[K, R]):
         for at in range(0, len(self.rows), _RUN):
             runs.append(sorted(self.rows[at : at + _RUN], key=key))
             if len(self.rows) > _RUN:
-                yield b""  # nothing yet, but it took as long as a piece
+                yield b""  # no bytes yet, but the sorting took as long as a piece
         yield from packed_array(len(self.rows), (row.op() for row in heapq.merge(*runs, key=key)))
 
     own_pieces = pieces
