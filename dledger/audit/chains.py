@@ -2,7 +2,8 @@
 
 A chain value depends on all entries up to its own. If an entry was replaced and the chain rebuilt, every
 entry fits the one before it, but the chain value differs from that in a boundary snapshot, or from that of
-another replica. Both values are already known at the ends of segments, so nothing more must be read.
+another replica. The chain values at both ends of each segment are already known, so nothing more must be
+read.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def _says(link: tuple[int, int, int]) -> str:
 
 
 def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Find ends of segments where the chain values of replicas differ and no finding explains it.
+    """Find first or last entries of segments at which the chain values of replicas differ and no finding
+    explains it.
 
     Entries that both replicas hold were compared by content. So the difference comes from an entry before the
     beginning of one of the logs, or from an entry that was rewritten in the same way on both.
@@ -112,7 +114,8 @@ def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> 
 
 
 def _links(holding: Holding) -> dict[int, _Link]:
-    """Terms and chain values of committed entries at the ends of segments."""
+    """Return the terms and chain values of the first and last entries of segments, as far as they are
+    committed."""
     links: dict[int, _Link] = {}
     for segment in holding.segments:
         if segment.entries and holding.row.ours:

@@ -32,8 +32,8 @@ _NOT_SEEN = ("unreadable", "retired")
 
 @dataclass
 class Holding:
-    """One replica after its scan. `held`: ranges of indexes (inclusive, ascending) whose entries could be
-    read."""
+    """One replica after its scan. `held` has the ranges of indexes (inclusive, ascending) whose entries could
+    be read."""
 
     row: ReplicaRow
     segments: list[SegmentRow]

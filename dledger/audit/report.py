@@ -94,7 +94,7 @@ class Report:
 
     @property
     def severity(self) -> Severity:
-        """Severity of the worst finding."""
+        """Severity of the worst finding. UNKNOWN if nothing was audited."""
         return worst(self.findings) if self.replicas or self.findings else Severity.UNKNOWN
 
     @property

@@ -1,8 +1,9 @@
-"""Checks whether a node may make its store in a directory. It must not be beside or inside a store of another
-owner.
+"""Checks whether a node may make its store in a directory. A new store must not be beside or inside a store
+of another owner.
 
 For example, an Apache broker may be moved here with its old storePathRootDir, or a node may be given another
-id. Without the check it would start with an empty log, and all messages would seem to be lost. Blocking.
+id. Without the check the node would start with an empty log, and all messages would seem to be lost.
+Blocking.
 """
 
 from __future__ import annotations

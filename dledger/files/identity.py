@@ -361,8 +361,8 @@ class StoreFiles:
                 self._saved_configs, self._members_told = value, True
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Overwrite the checkpoint if it changed. It is a hint and not fsynced; a full disk only delays
-        it."""
+        """Overwrite the checkpoint if it changed. It is a hint and not fsynced; if the disk is full, it is
+        written later."""
         if checkpoint == self._saved_checkpoint:
             return
         try:

@@ -56,7 +56,7 @@ WINDOW = 2 * MAX_ENTRY_SIZE
 
 
 class InstallUnfinished(Exception):
-    """Raised when a snapshot was about to replace the log, and this is not finished. The text says what to
+    """Raised when the replacement of the log by a snapshot was begun and not finished. The text says what to
     do."""
 
 

@@ -169,7 +169,7 @@ def decode_identity(data: bytes) -> Identity:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the log ended and what was committed when the file was written. Tools use it as a hint; it may be
+    """Where the log ended and what was committed when the file was written. This is only a hint, and may be
     out of date."""
 
     end_index: int = -1

@@ -16,8 +16,8 @@ from dledger.formats.properties import TIMER_DEL_UNIQKEY, TIMER_OUT_MS, find_pro
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 MAX_DUE_MS = (1 << 62) - 1
-"""Latest due time, in ms since the epoch. With the bit for a recall (`timer_code`) it still is a signed
-64-bit number."""
+"""Latest due time, in ms since the epoch. With the bit for a recall (`timer_code`) it still fits into a
+signed 64-bit number."""
 MAX_HANDLE = 2048
 """Limit, in characters, of a handle; a longer one is refused."""
 _OUT, _RECALL = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode()

@@ -20,8 +20,8 @@ _BUSY_REST = 3
 """While the log is written to, preparing pauses after each write of `_ZEROS`, for this many times as long as
 the write took."""
 _RESERVE = 64 * 1024 * 1024
-"""Bytes of disk that preparing leaves free besides the segment itself; for small segments it is less
-(`least_free`)."""
+"""Disk space, in bytes, that preparing leaves free in addition to the segment itself. For small segments it
+leaves less (`least_free`)."""
 
 
 class SegmentPool:

@@ -76,7 +76,7 @@ class QueueEnds:
             self._touched.pop(name, None)
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """Queues have no operations: always raises Malformed."""
+        """Queues have no operations, so this always raises Malformed."""
         raise Malformed(f"{op['op']}: queues change by messages")
 
     def load(self, value: Any) -> None:

@@ -169,7 +169,7 @@ class Table(Protocol):
         """Copy the table. Fast, because nothing is sorted."""
 
     def rows_of_view(self) -> Iterator[StateRow]:
-        """Rows in the order of their keys."""
+        """Yield the rows in the order of their keys."""
 
 
 Operation = Callable[["DeclaredTable[K, R]", Op, "ReplicatedState"], None]
@@ -368,7 +368,8 @@ class DeclaredCopy(Generic[K, R]):
     rows: list[R]
 
     def pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: an array of the operations that put the rows, in order of their keys."""
+        """See `TableCopy`. The value is an array of the operations that put the rows, in order of their
+        keys."""
         key: Callable[[R], Any] = self.declaration.key_of
         runs: list[list[R]] = []
         for at in range(0, len(self.rows), _RUN):
