@@ -331,7 +331,7 @@ class QueueRunRow(NamedTuple):
     """One row instead of the `QueueRow`s of consecutive segments whose queue offsets have no gap. Some of
     these segments may have no message of the queue.
 
-    With it, the number of rows that an engine collects does not grow with segments times queues.
+    With such rows, the number of rows that an engine collects does not grow with segments times queues.
     `before_last` is the last offset in segments before `last_segment`, -1 if there is none.
     """
 

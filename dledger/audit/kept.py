@@ -198,7 +198,7 @@ class KeptReader:
         )
 
     def _not_before_ms(self, task: SegmentTask) -> int:
-        """Wall clock in ms. Rows that were made earlier are too old."""
+        """Time of the wall clock, in ms, before which rows are too old."""
         if not self.keep.rescan_ms:
             return 0
         share = crc32(f"{self.place(task.start)}".encode()) / (1 << 32)

@@ -62,8 +62,8 @@ class StateReplay:
     ) -> Iterator[int]:
         """Apply one window, whose last entry is `last`.
 
-        `marks` are indexes of entries in the window. Each is yielded when the state is that after this entry.
-        Raises UnknownOperation for an operation of a newer program.
+        `marks` are indexes of entries in the window. Each is yielded when the state is as it was after that
+        entry. Raises UnknownOperation for an operation of a newer program.
         """
         wanted = sorted(marks)
         stops = [*entries.index[entries.kind == Kind.SYSTEM].tolist(), *wanted, last]

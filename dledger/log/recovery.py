@@ -269,8 +269,8 @@ def _first_index(
 def _last_whole_segment(
     segments: Segments, index: IndexFiles, mark: IndexUnit, origin: Place, result: Recovered
 ) -> Place | None:
-    """The place before the first entry of the last segment up to the mark that has an entry. None if
-    everything must be walked.
+    """Find the last segment up to the mark that has an entry, and return the place before its first entry.
+    None if everything must be walked.
 
     Fills `result.terms` with the terms of all entries before that place.
     """

@@ -56,7 +56,8 @@ class NoRoom(Exception):
 
 
 class Unfitting(Exception):
-    """Raised when a copy does not fit what is left here. The text says what differs."""
+    """Raised when a copy does not fit the entries and index units that are left on this node. The text says
+    what differs."""
 
 
 @dataclass

@@ -206,7 +206,7 @@ def _credible(situation: Situation, boundaries: Sequence[Boundary]) -> dict[int,
     stored.
 
     This is the record's store time, unless that is in the future. Then it is the time when this node wrote
-    the snapshot there or at a later boundary, and infinite if no such time is known.
+    the snapshot at this boundary or at a later one, and infinite if no such time is known.
     """
     latest = situation.now_ms + CREDIBLE_AHEAD_MS
     found: dict[int, float] = {}

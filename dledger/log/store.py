@@ -351,7 +351,8 @@ class LogStore(FlushedLog):
             raise refused_by_system(f"cannot free a segment in {self._dir}", error) from error
 
     async def close_viewed(self) -> None:
-        """Close files that a cut or an install took away while they were read, if reading has ended."""
+        """Close files that a cut or an install removed while a reader used them, if the reader has
+        finished."""
         await self._segments.close_viewed()
 
     async def _free_segment(self) -> bool | None:

@@ -66,8 +66,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def read_fields(op: Op, kind: type[S], fields: Iterable[str] | None = None) -> S:
     """Read the fields of an operation into a struct of this kind. Raises Malformed if they do not fit. Fields
-    that the struct does not know are left out. If the struct renames some fields, `fields` has the names that
-    are written."""
+    that the struct does not know are left out. If the struct renames some fields, `fields` has their names in
+    the operation."""
     names = kind.__struct_fields__ if fields is None else fields
     known = {name: op[name] for name in names if name in op}
     try:
