@@ -51,29 +51,30 @@ from dledger.runtime.options import Options
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"
 LIMIT_S = 30.0
-"""The longest failover; a longer one ends the run."""
+"""Longest time of one failover, in seconds. A longer failover ends the run."""
 STOPPED_S = 10.0
 """How long a stopped leader stays stopped."""
 SETTLE_S = 2.0
-"""Time between the continuation of a stopped leader and the comparison of terms."""
+"""How long to wait after a stopped leader was continued, before terms are compared, in seconds."""
 LOAD_LEAD_S = 1.0
-"""How long the load runs before the kill."""
+"""How long the load runs before the kill, in seconds."""
 LOAD_TAIL_S = 0.2
 MAX_STORE_BYTES = 6 * 1024 * MIB
-"""Size of all stores together beyond which the group is made anew."""
+"""Limit, in bytes, of all stores together. Above it a new group is made with empty stores."""
 MAX_TERMS = 3
-"""Terms that one stopped leader may cost. A split vote is allowed; more terms count as an election storm."""
+"""Largest number of terms that one stopped leader may cause. A split vote is allowed; more terms count as an
+election storm."""
 SLOWEST = 5
 """Rounds for which the report shows the log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
-"""For each mode: the promised median and p99 in milliseconds."""
+"""Maps each mode to the promised median and the promised p99 in milliseconds."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
 _BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 1000, 2000, 30_000)
 
 
 @dataclass
 class Round:
-    """One failover. Times in milliseconds since the kill."""
+    """One round: one failover. Times are in milliseconds since the kill."""
 
     number: int
     node: str
@@ -137,7 +138,7 @@ class Helper:
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Read the next line of the process. TimeoutError when no line comes within LIMIT_S."""
+        """Read the next line of the process. Raises TimeoutError if no line comes within LIMIT_S."""
         line = _read_line(self._process.stdout, LIMIT_S)
         value = json.loads(line)
         assert isinstance(value, dict)
@@ -172,7 +173,7 @@ def _read_line(stream: IO[str] | None, limit_s: float) -> str:
 
 
 class Measurement:
-    """Runs the rounds on one group, which is made anew when its stores grow too large."""
+    """Runs the rounds on one group. A new group is made when the stores grow too large."""
 
     def __init__(self, args: Options, directory: Path) -> None:
         self._args = args
@@ -296,7 +297,7 @@ class Measurement:
             self._gc_ms = max(self._gc_ms, float(state.get("gc_ms_max", 0)))
 
     def report(self) -> dict[str, Any]:
-        """The figures of all rounds."""
+        """The figures of all rounds, for the report."""
         times = sorted(done.ms for done in self.rounds)
         median, p99 = percentile(times, 0.5), percentile(times, 0.99)
         most_median, most_p99 = BUDGET_MS[self.mode]
@@ -332,7 +333,7 @@ class Measurement:
 
 
 def log_path(group: LocalCluster, node: str) -> Path:
-    """The path of a node's log of its program (`broker.log`)."""
+    """Path of the log that the program of a node writes (`broker.log`)."""
     return group.directory / "logs" / f"broker-{node}" / "broker.log"
 
 
@@ -373,8 +374,8 @@ class End:
             os.close(pidfd)
 
     def wait(self) -> float | None:
-        """Wait for the end of the process. Returns the time of the monotonic clock, or None when the process
-        did not end or its end cannot be observed."""
+        """Wait for the end of the process. Returns the time on the monotonic clock when it ended, or None if
+        the process did not end or its end cannot be observed."""
         if self._thread is not None:
             self._thread.join()
         return self._at
@@ -397,7 +398,7 @@ def _ends(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_ms: float) -> list[str]:
-    """Log lines of several nodes in the order of their time, which is shown in ms since `wall`."""
+    """Log lines of several nodes, sorted by time. Each line begins with its time in ms since `wall`."""
     found: list[tuple[float, str]] = []
     for log in logs:
         for line in log.lines():
@@ -412,13 +413,13 @@ def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_m
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of the ordered values does not exceed."""
+    """The smallest of the ordered values that is not exceeded by this share (0 to 1) of the values."""
     return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1))]
 
 
 def histogram(times: Sequence[float]) -> dict[str, int]:
-    """The number of times in each bucket: at most its bound in milliseconds, and more than the bound before
-    it."""
+    """Count the times (in milliseconds) of each bucket. A bucket holds times up to its own bound, and above
+    the bound of the bucket before it."""
     counts: dict[str, int] = {}
     low = 0.0
     for high in _BUCKETS_MS:
@@ -430,7 +431,7 @@ def histogram(times: Sequence[float]) -> dict[str, int]:
 
 
 def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
-    """The report for people."""
+    """Yield the lines of the report for people."""
     yield (
         f"{report['rounds']} failovers ({report['mode']}): p50 {report['p50_ms']:.0f} ms, "
         f"p90 {report['p90_ms']:.0f} ms, p99 {report['p99_ms']:.0f} ms, max {report['max_ms']:.0f} ms; "

@@ -32,13 +32,13 @@ from dledger.local import wire
 
 SEND_MESSAGE_V2 = 310
 DEADLINE_S = 0.005
-"""How long one try waits for its acknowledgement."""
+"""How long one try waits for its acknowledgement, in seconds."""
 PAUSE_S = 0.005
-"""Pause after an acknowledgement."""
+"""Pause after an acknowledgement, in seconds."""
 REFUSED_PAUSE_S = 0.0005
-"""Pause after a try that was refused at once; then the next address is asked."""
+"""Pause after a try that was refused at once, in seconds. The next try goes to the next address."""
 MAX_OPEN = 10_000
-"""At most this many messages without an answer are remembered."""
+"""Limit of the messages without an answer that are remembered. Beyond it the oldest one is forgotten."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -73,7 +73,7 @@ class Probe:
         self._ended = False
 
     def run(self) -> None:
-        """Send until standard input is closed."""
+        """Send messages until standard input is closed."""
         while not self._ended:
             acked = self._try()
             until = time.monotonic() + (PAUSE_S if acked else REFUSED_PAUSE_S)
@@ -81,7 +81,8 @@ class Probe:
                 self._poll(left)
 
     def _try(self) -> bool:
-        """Send one message to the current address. After a failure the next address is the current one."""
+        """Send one message to the current address. After a failure the next address becomes the current one.
+        """
         self._number += 1
         number = self._number
         address = self._addresses[self._place]
@@ -193,7 +194,7 @@ class Probe:
             self._tell()
 
     def _tell(self) -> None:
-        """Answer the command `since` if a message sent after its time is acknowledged."""
+        """Answer the command `since`, if a message that was first sent after its time is acknowledged."""
         since = self._since
         if since is None:
             return

@@ -1,16 +1,17 @@
-"""What must hold in every group at every moment, in English above each check.
+"""Checks of what must hold in every group at every moment. A comment above each check says the rule in
+English.
 
 There are three kinds, after LogCabin's RaftConsensusInvariants:
 
 * `check_node`  the state of one node at one instant;
 * `check_step`  one node before and after a change;
-* `Cluster`     the whole group. It is notified of each event (an election, a vote, an append, a commit, an
+* `Cluster`     the whole group. It is told of each event (an election, a vote, an append, a commit, an
   acknowledgement) and compares the event with all earlier ones.
 
 Every check costs O(1) per event: the chain CRC of an entry stands for the whole log up to it. All checks
-raise `InvariantViolated`. No check draws chance, waits, or changes the state that it reads. The simulator
-calls the checks from its hooks (`dledger/chaos/scenarios/probe.py`); unit tests call them with invented
-states.
+raise `InvariantViolated`. No check uses random numbers, waits, or changes the state that it reads. The
+simulator calls the checks from its hooks (`dledger/chaos/scenarios/probe.py`); unit tests call them with
+made-up states.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dledger.host import Role
 
 
 class InvariantViolated(Exception):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,15 @@ class NodeState:
 
 
 class Entry(NamedTuple):
-    """The parts of an entry by which logs are compared. `chain` covers the entry and everything before it,
-    but not its `channel`."""
+    """The parts of an entry by which logs are compared. `chain` is a checksum of the entry and of everything
+    before it, without the entry's `channel`."""
 
     term: int
     chain: int
     pos: int
     size: int
     channel: int = 0
-    """Kind and batch count of the entry."""
+    """Number that the kind of the entry and its batch count give together."""
 
 
 # One node, one instant.
@@ -75,18 +76,18 @@ def applied_is_committed(node: NodeState) -> bool:
 
 
 def applied_is_durable(node: NodeState) -> bool:
-    """Only entries that are durable on this very node are applied (safety.md S21)."""
+    """Only entries that are durable on this node itself are applied (safety.md S21)."""
     return node.applied_index <= max(node.durable_index, node.first_index - 1)
 
 
 def last_term_within_term(node: NodeState) -> bool:
-    """No entry is of a later term than the node's."""
+    """No entry of the log has a later term than the current term of the node."""
     return node.last_term <= node.term
 
 
 def log_joins_commit(node: NodeState) -> bool:
-    """The rest of the log follows what was retired from its front; no committed entry is missing between
-    them."""
+    """The log that is left begins where the retired part ends: no committed entry is missing between the two.
+    """
     return node.first_index <= node.commit_index + 1 or node.last_index < node.first_index
 
 
@@ -119,7 +120,7 @@ NODE: tuple[Callable[[NodeState], bool], ...] = (
 
 
 def check_node(node: NodeState) -> None:
-    """Check all invariants of one node. InvariantViolated names the first that does not hold."""
+    """Check all invariants of one node. Raises InvariantViolated for the first that does not hold."""
     for holds in NODE:
         if not holds(node):
             raise InvariantViolated(f"{holds.__name__}: {node}")
@@ -164,7 +165,8 @@ STEP: tuple[Callable[[NodeState, NodeState], bool], ...] = (
 
 
 def check_step(before: NodeState, after: NodeState) -> None:
-    """Check all invariants of a change within one life of one node."""
+    """Check all invariants of a change of one node between two starts of its process. Raises
+    InvariantViolated for the first that does not hold."""
     if (before.name, before.life) != (after.name, after.life):
         raise ValueError("two lives of a node have no step between them: use Cluster.started")
     for holds in STEP:
@@ -176,34 +178,39 @@ def check_step(before: NodeState, after: NodeState) -> None:
 
 
 class Cluster:
-    """The history of the whole group so far. A *store* is one node's directory; a wiped store becomes another
-    one."""
+    """The history of the whole group so far, and the checks of each new event against it.
+
+    A *store* is one node's directory. A node whose disk was wiped gets another store. The methods for events
+    record the event; they raise InvariantViolated if it contradicts the history.
+    """
 
     def __init__(self) -> None:
         self.leaders: dict[int, str] = {}
-        """Term -> the store that led it."""
+        """Maps a term to the store of its leader."""
         self.votes: dict[tuple[str, int], str] = {}
-        """(store, term) -> the candidate that the store voted for."""
+        """Maps (store, term) to the candidate that the store voted for."""
         self.chains: dict[tuple[int, int], int] = {}
-        """(index, term) -> chain value of every entry that ever was in a log."""
+        """Maps (index, term) to the chain value of the entry, for every entry that ever was in a log."""
         self.committed: dict[int, Entry] = {}
-        """Index -> entry, for all entries that a node regarded as committed."""
+        """Maps an index to its entry, for all entries that a node regarded as committed."""
         self.commit_index: int = -1
         self.announced: dict[str, int] = {}
-        """Store -> the highest term that it used in a message."""
+        """Maps a store to the highest term that it used in a message."""
         self.promised: dict[str, tuple[int, Entry]] = {}
-        """Store -> the last entry that it acknowledged as durable and has not cut since."""
+        """Maps a store to the last entry that it acknowledged as durable and has not removed since, with the
+        index of the entry."""
         self.forgotten: dict[str, int] = {}
-        """Store that lost entries which it had acknowledged -> commit index when it came back."""
+        """Maps a store that lost acknowledged entries to the group's commit index when the store was opened
+        again."""
         self.checks: dict[str, int] = {}
-        """How often each invariant was checked."""
+        """Maps the name of an invariant to how often it was checked."""
 
     def count(self, name: str, times: int = 1) -> None:
-        """Note that an invariant was checked."""
+        """Add to how often an invariant was checked."""
         self.checks[name] = self.checks.get(name, 0) + times
 
     def elected(self, store: str, term: int, log: dict[int, Entry]) -> None:
-        """A store was elected in a term, with this log."""
+        """Record and check that a store was elected in a term with this log."""
         # Election Safety: at most one leader per term; and who lost a term does not lead it again.
         self.count("one leader per term")
         other = self.leaders.get(term)
@@ -220,7 +227,7 @@ class Cluster:
             )
 
     def serves(self, store: str, term: int, applied_index: int, log: dict[int, Entry]) -> None:
-        """A leader begins to serve."""
+        """Record and check that a leader begins to serve."""
         # It serves when an entry of its own term is committed and applied (architecture rule 6): only then
         # does it know what was committed before.
         self.count("the term is open before it is served")
@@ -229,7 +236,7 @@ class Cluster:
             raise InvariantViolated(f"{store} serves term {term}, but applied {applied_index}: {entry}")
 
     def voted(self, store: str, term: int, candidate: str, log: dict[int, Entry]) -> None:
-        """A node sent a vote."""
+        """Record and check that a node sent a vote for `candidate`."""
         # Who lost what it had acknowledged gives no vote before it holds what was committed then (S3).
         index = self.forgotten.get(store)
         if index is not None:
@@ -244,12 +251,13 @@ class Cluster:
             raise InvariantViolated(f"{store} voted in term {term} for {other} and for {candidate}")
 
     def told_term(self, store: str, term: int) -> None:
-        """A node used its term in a message."""
+        """Record that a node used its term in a message."""
         if term > self.announced.get(store, -1):
             self.announced[store] = term
 
     def started(self, store: str, term: int, log: dict[int, Entry], excused: bool) -> None:
-        """A node opened its store. `excused`: its disk failed, so it may know less than it had promised."""
+        """Record and check that a node opened its store. `excused` says that the node's disk failed, so the
+        store may lack something that the node had acknowledged."""
         # The term survives a crash: whoever said "term 7" never comes back in term 6.
         self.count("term survives a crash")
         if term < self.announced.get(store, -1):
@@ -270,8 +278,8 @@ class Cluster:
         self.forgotten[store] = self.commit_index
 
     def ends(self, store: str, index: int, end_pos: int, entry_end: int) -> None:
-        """A log whose last entry is `index`: `end_pos` is where the log continues, `entry_end` where that
-        entry ends."""
+        """Check where a log ends. Its last entry is `index`, that entry ends at `entry_end`, and the next
+        entry would begin at `end_pos`."""
         # A log ends where its last entry ends: equal logs go on at one place on every node (safety.md S5).
         self.count("a log ends where its last entry ends")
         if end_pos != entry_end:
@@ -280,7 +288,7 @@ class Cluster:
             )
 
     def appended(self, store: str, index: int, entry: Entry) -> None:
-        """An entry was added to a log."""
+        """Record and check that an entry was added to a log."""
         # Log Matching: one term has one entry at an index, and the same ones before it.
         self.count("log matching")
         chain = self.chains.setdefault((index, entry.term), entry.chain)
@@ -290,8 +298,8 @@ class Cluster:
             )
 
     def dated(self, store: str, index: int, store_time_ms: int, before_ms: int) -> None:
-        """An entry was added to a log. The store times are those of its record and of the record before; -1
-        means that there is none."""
+        """Check the store time of an entry that was added to a log. `store_time_ms` is the time of its
+        record, and `before_ms` the time of the record before it. -1 means that a record has no store time."""
         # Store time never goes back in a log (safety.md S15): retention goes by it.
         self.count("store time never goes back")
         if 0 <= store_time_ms < before_ms:
@@ -300,7 +308,7 @@ class Cluster:
             )
 
     def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:
-        """A node removes its entries from `index` on."""
+        """Record and check that a node removes its entries from `index` on."""
         # Nothing committed is ever cut, whether the node knows of the commit or not.
         self.count("nothing committed is cut")
         entry = log.get(index)
@@ -314,7 +322,7 @@ class Cluster:
                 del self.promised[store]
 
     def commits(self, store: str, first: int, last: int, log: dict[int, Entry]) -> None:
-        """A node regards the entries `first..last` as committed."""
+        """Record and check that a node regards the entries `first..last` as committed."""
         # State Machine Safety: no two nodes commit different entries at one index.
         for index in range(first, last + 1):
             self.count("state machine safety")
@@ -330,7 +338,8 @@ class Cluster:
     def leader_commits(
         self, store: str, term: int, index: int, log: dict[int, Entry], durable: int, voters: int
     ) -> None:
-        """A leader moves its commit index; `durable` of `voters` members hold the entry on their disks."""
+        """Check that a leader may move its commit index to `index`. Of the `voters` members with a vote,
+        `durable` have the entry on their disks."""
         # Only entries of the leader's own term are committed by counting (Raft 5.4.2, figure 8).
         self.count("no old term committed by counting")
         entry = log.get(index)
@@ -346,7 +355,8 @@ class Cluster:
             )
 
     def promises(self, store: str, index: int, log: dict[int, Entry], durable: bool) -> None:
-        """A node acknowledges everything up to `index` as durable."""
+        """Record and check that a node acknowledges everything up to `index` as durable. `durable` says
+        whether its disk really has all of it."""
         # An acknowledgement is given for what is on the disk, not for what was handed to it.
         self.count("acknowledged is durable")
         if not durable:
@@ -357,7 +367,7 @@ class Cluster:
             self.promised[store] = (index, log[index])
 
     def applied(self, store: str, index: int, term: int, chain: int) -> None:
-        """A state machine applied an entry."""
+        """Check that the entry which a state machine applied is the committed one."""
         # Every state machine applies the committed entries and no others, each at its index.
         self.count("applied is committed")
         entry = self.committed.get(index)
@@ -367,7 +377,7 @@ class Cluster:
             )
 
     def same(self, what: str, values: Iterable[tuple[str, object]]) -> None:
-        """All given stores have the same value: equal state at equal indexes, or equal logs."""
+        """Check that all given stores have the same value: equal state at equal indexes, or equal logs."""
         self.count(what)
         items = list(values)
         for store, value in items[1:]:

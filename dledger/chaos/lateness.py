@@ -1,10 +1,10 @@
-"""How late the event loops of a group's nodes were, and which delays are too long.
+"""Records how late the event loops of a group's nodes were, and says which delays are too long.
 
-A leader whose loop is late by as much as the shortest election time-out is voted out; a third of that time is
-the limit. A delay is excused when the loop was ready to run and other programs had the cores
-(`waited_for_core_ms` in the log of a node, on Linux): then the node's own part, which is the rest of the
-delay, must stay below half of the limit. A delay of a whole election time-out is never excused: it costs a
-leader, whichever program had the cores.
+If a leader's loop is late by the shortest election time-out, the leader is voted out. The limit is a third of
+that time. A delay above the limit is excused if the loop was ready to run and other programs had the cores
+(`waited_for_core_ms` in the log of a node, on Linux). For that, the rest of the delay, which the node itself
+caused, must be below half of the limit. A delay of a whole election time-out is never excused, because it
+costs the group its leader, whichever program had the cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LATE = re.compile(r"the event loop was late ms=(\d+) waited_for_core_ms=(\d+)")
 
 @dataclass(frozen=True, order=True)
 class Delay:
-    """One delay in milliseconds, and how long of it the loop waited for a core."""
+    """One delay in milliseconds, and how much of the delay the loop waited for a core."""
 
     ms: float
     waited_ms: float = 0.0
@@ -34,12 +34,13 @@ class Delay:
 
     @property
     def excused(self) -> bool:
-        """Whether the machine caused the delay, and it is too short for the leader to be voted out."""
+        """Whether other programs on the machine caused the delay, and it is too short for the leader to be
+        voted out."""
         return self.ms < 3 * LAG_LIMIT_MS and self.ms - self.waited_ms < LAG_LIMIT_MS / 2
 
 
 class Lateness:
-    """The delays of all nodes in all their lives. A delay may be noted more than once."""
+    """The delays of all nodes, from all starts of their processes. A delay may be noted more than once."""
 
     def __init__(self) -> None:
         self._delays: list[Delay] = []
@@ -66,8 +67,8 @@ class Lateness:
         return all(delay.excused for delay in self._delays if delay.above_limit)
 
     def report(self) -> dict[str, float | bool]:
-        """Figures for a report: the longest delay, how long of it was waiting, the limit, and whether all
-        delays are within it or excused."""
+        """Figures for a report: the longest delay, how much of it was waiting for a core, the limit, whether
+        every delay above the limit is excused, and whether there was such a delay."""
         worst = max(self._delays, default=Delay(0.0))
         return {
             "loop_lag_ms_max": worst.ms,

@@ -39,18 +39,19 @@ class PromiseBroken(AssertionError):
 
 
 class FixedChance:
-    """A source of chance that always returns the same share of the way between the bounds."""
+    """A source of chance without chance. The number that it returns always lies at the same share (0 to 1) of
+    the way between the bounds."""
 
     def __init__(self, share: float) -> None:
         self.share = share
 
     def uniform(self, a: float, b: float) -> float:
-        """The number at this source's fixed share of the way from a to b."""
+        """Return the number at the fixed share of the way from `a` to `b`."""
         return a + self.share * (b - a)
 
 
 class CoreNode:
-    """One member: the content of its disk and, while it runs, its cores."""
+    """One member: the content of its disk and, while it runs, its elector and its replication."""
 
     def __init__(self, name: str, chance: Chance) -> None:
         self.name = name
@@ -73,14 +74,15 @@ class CoreNode:
 
     @property
     def core(self) -> Elector:
-        """The elector of a member that runs. RuntimeError if the member does not run."""
+        """The elector of a member that runs. Raises RuntimeError if the member does not run."""
         if self.elector is None:
             raise RuntimeError(f"{self.name} does not run")
         return self.elector
 
     @property
     def state(self) -> NodeState:
-        """The state of a member that runs. An entry that is committed and durable counts as applied."""
+        """The state of a member that runs. Entries count as applied if they are committed and durable on this
+        member."""
         core, log = self.core, self.log
         return NodeState(
             self.name,
@@ -120,8 +122,8 @@ class CoreGroup:
         self.now: float = 0.0
         self.bag: list[Envelope] = []
         self.cuts: dict[tuple[str, str], bool] = {}
-        """(source, target) -> whether the connection is known to be broken. Messages in these directions are
-        lost."""
+        """Maps (source, target) to whether the connection is known to be broken. Messages in these directions
+        are lost."""
         self.say = say
         self._settings = settings
         self._push_bytes = push_bytes
@@ -158,7 +160,8 @@ class CoreGroup:
                 self._link_changed(other, name)
 
     def stop(self, name: str, *, power: bool = False) -> None:
-        """Kill the process of a member. With `power`, entries that were not fsynced are lost too."""
+        """Kill the process of a member. If `power` is set, the power fails as well, and entries that were not
+        fsynced are lost."""
         node = self.nodes[name]
         node.elector = node.leader = node.follower = node.saving = None
         node.held.clear()
@@ -169,7 +172,8 @@ class CoreGroup:
             self._link_changed(other, name)
 
     def synced(self, name: str) -> None:
-        """Make everything durable that waits for this member's disk."""
+        """End the save and the fsync that this member's disk is busy with: what they write becomes durable.
+        """
         node = self.nodes[name]
         if node.saving is not None:
             state, rest, since = node.saving
@@ -200,12 +204,12 @@ class CoreGroup:
         self._members_changed(self.nodes[name])
 
     def hand_over(self, name: str, target: str) -> None:
-        """Let the leader ask another member to start an election."""
+        """Let the leader `name` ask `target` to start an election."""
         node = self.nodes[name]
         self._perform(node, node.core.hand_over(target))
 
     def refused(self, name: str, peer: str) -> None:
-        """Let a member notice that a peer's address refuses connections."""
+        """Tell the member `name` that the address of `peer` refuses connections."""
         node = self.nodes[name]
         self._perform(node, node.core.leader_refused(peer, self.now))
 
@@ -214,8 +218,8 @@ class CoreGroup:
         return [self.nodes[name] for name in self.names if self.nodes[name].elector is not None]
 
     def voters(self, node: CoreNode) -> tuple[str, ...]:
-        """The voters in the configuration that is in force for a member: the last configuration in its log,
-        committed or not (S19)."""
+        """The voters in the last configuration of a member's log, which is in force even before it is
+        committed (S19)."""
         for index in range(node.log.last_index, node.log.first_index - 1, -1):
             found = node.log.entry(index).voters
             if found is not None:
@@ -229,8 +233,8 @@ class CoreGroup:
         return self.nodes[target].elector is not None and not self.cuts.get((source, target), False)
 
     def cut(self, source: str, target: str, *, noticed: bool) -> None:
-        """Lose messages from `source` to `target` from now on. With `noticed`, the connection breaks as
-        well."""
+        """Lose messages from `source` to `target` from now on. If `noticed` is set, the connection breaks as
+        well, so that `source` notices the cut."""
         self.cuts[source, target] = noticed
         if noticed:
             self.bag = [
@@ -244,7 +248,7 @@ class CoreGroup:
             self._link_changed(self.nodes[source], target)
 
     def deliver(self, envelope: Envelope) -> None:
-        """Deliver one message of the bag, or lose it where its direction is cut."""
+        """Take one message out of the bag and deliver it. The message is lost if its direction is cut."""
         self.bag.remove(envelope)
         target = self.nodes[envelope.target]
         if target.elector is None or (envelope.source, envelope.target) in self.cuts:
@@ -256,7 +260,8 @@ class CoreGroup:
         self.check()
 
     def settle(self, limit: int = 100_000) -> None:
-        """Deliver all messages in order until the bag is empty. PromiseBroken after `limit` messages."""
+        """Deliver all messages in order until the bag is empty. Raises PromiseBroken if the bag is not empty
+        after `limit` messages."""
         for _ in range(limit):
             if not self.bag:
                 return
@@ -513,8 +518,12 @@ class CoreGroup:
         return index >= node.log.first_index and node.log.entry(index) != entry
 
     def check(self) -> None:
-        """Check each running node by itself, each node against its state at the last check
-        (`chaos.invariants`), and that logs match. The other promises are checked when the events happen."""
+        """Check the whole group. Raises PromiseBroken or InvariantViolated if a check fails.
+
+        Each running node is checked by itself, and against its state at the last check (`chaos.invariants`).
+        Logs are checked against each other (Log Matching). The other promises of Raft are checked when their
+        events happen.
+        """
         for node in self.running():
             state = node.state
             check_node(state)

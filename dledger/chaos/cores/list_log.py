@@ -1,4 +1,4 @@
-"""A log as a list of entries, for the cores."""
+"""A log for the pure cores: a list of entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ENTRY_BYTES = 100
-"""The size that each entry counts for, whatever its text."""
+"""Size, in bytes, that every entry counts for, whatever its text is."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ListLog:
 
     @property
     def durable_mark(self) -> int:
-        """See `LogView`. Entries of this log never rot, so the mark is the durable index."""
+        """See `LogView`. Entries of this log never rot, so the durable mark is the durable index."""
         return self.durable_index
 
     @property
@@ -83,7 +83,7 @@ class ListLog:
         self.durable_index = min(self.durable_index, index - 1)
 
     def retire(self, first: int) -> None:
-        """Remove the entries below `first`."""
+        """Remove the entries below `first`, as retention does."""
         del self._entries[: first - self.first_index]
         self.first_index = first
 

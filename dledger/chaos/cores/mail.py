@@ -22,7 +22,7 @@ from dledger.messages import (
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message in flight. The entries of an Append travel beside the message."""
+    """A message in flight. If the message is an Append, its entries are a field of this envelope."""
 
     source: str
     target: str

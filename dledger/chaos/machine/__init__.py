@@ -1,6 +1,8 @@
-"""Deterministic simulation: unchanged asyncio programs under virtual time, from one seed.
+"""Deterministic simulation: unchanged asyncio programs run under virtual time, and one seed decides every
+run.
 
-Start with `World` (world.py); `env.py` shows how the doors of `dledger/runtime/` are built on it.
+Start with `World` (world.py). `env.py` shows how the interfaces of `dledger/runtime/`, through which a
+program reaches clock, files, network and threads, are built on it.
 """
 
 from dledger.chaos.machine.guard import Guard, OutsideWorldError

@@ -7,9 +7,10 @@ NEVER = 1 << 62  # ns; a clock that stands still reaches nothing
 
 
 class Clock:
-    """Monotonic clock: at world time `_base` it showed `_shown`, and it has run at its rate since.
+    """The monotonic clock and the wall clock of one machine.
 
-    The wall clock is disciplined (NTP): it shows world time plus a skew that only jumps change.
+    The monotonic clock showed `_shown` at world time `_base`, and has run at its rate since. The wall clock
+    is kept right by NTP: it shows world time plus an offset (skew), which only a jump changes.
     """
 
     __slots__ = ("_base", "_rate_ppb", "_shown", "ahead", "steady", "wall_skew_ms")
@@ -25,25 +26,27 @@ class Clock:
         return self._rate_ppb / PPB
 
     def set(self, world_ns: int, shown_ns: int) -> None:
-        """Show `shown_ns` at this world time and keep the rate. A boot sets the clock to a random time."""
+        """Let the monotonic clock show `shown_ns` at world time `world_ns`, and keep its rate. A boot sets
+        the clock to a random time."""
         self._base, self._shown = world_ns, shown_ns
         self.steady: bool = self._rate_ppb == PPB
         self.ahead: int = shown_ns - world_ns  # of the world's time, while it is steady
 
     def drift(self, world_ns: int, rate: float) -> None:
-        """Run at another rate from a world time on, without a jump. At rate 0 the clock stands still."""
+        """Let the monotonic clock run at another rate from `world_ns` on, without a jump. At rate 0 it stands
+        still."""
         shown = self.local_ns(world_ns)
         self._rate_ppb = round(rate * PPB)
         self.set(world_ns, shown)
 
     def local_ns(self, world_ns: int) -> int:
-        """The time that this clock shows at a world time."""
+        """The time that the monotonic clock shows at a world time."""
         if self.steady:
             return world_ns + self.ahead
         return self._shown + (world_ns - self._base) * self._rate_ppb // PPB
 
     def world_ns(self, local_ns: int) -> int:
-        """The first world time at which this clock shows at least `local_ns`."""
+        """The first world time at which the monotonic clock shows at least `local_ns`."""
         if self.steady:
             return local_ns - self.ahead
         missing = local_ns - self._shown

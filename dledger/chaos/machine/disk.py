@@ -2,14 +2,14 @@
 between them in order.
 
 * A write changes the volatile content and is pending until an fsync of the file makes it durable.
-* A created, renamed or removed name is pending until its directory is synced; a rename is one operation
-  on both directories. Syncing a directory makes only its own operations durable, and earlier operations
-  on the same files: a program must not rely on neighbouring names.
+* A created, renamed or removed name is pending until its directory is synced; a rename is one operation on
+  both directories. Syncing a directory makes durable only its own operations and earlier operations on the
+  same files. A program must not expect that other names in other directories become durable with them.
 * `kill` keeps everything. `power_cut` keeps what is durable and, depending on its mode, some of the pending
   operations: for each file (inode.py), and for the names of the whole disk. An operation that depends on a
-  lost name is lost too.
-* Room is counted in blocks of 4 KiB that were written or allocated: a hole that `truncate` made uses none.
-  The faults are in disk_faults.py.
+  lost name is lost as well.
+* Room is counted in blocks of 4 KiB that were written or allocated. A hole that `truncate` made uses no
+  block. The faults are in disk_faults.py.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NameOp:
 
 
 class Disk(DiskFaults):
-    """The file system of one machine. Paths are POSIX; relative ones start at the root."""
+    """The file system of one machine. Paths are POSIX paths; a relative path starts at the root."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -86,7 +86,7 @@ class Disk(DiskFaults):
     # -- names --------------------------------------------------------------------------------------
 
     def split(self, path: str) -> tuple[str, str]:
-        """Normalised parent and last component."""
+        """The normalised path of the parent directory, and the last component of the path."""
         parent, name = posixpath.split(absolute(path))
         return parent, name
 
@@ -99,7 +99,7 @@ class Disk(DiskFaults):
         return place
 
     def directory(self, path: str) -> Directory:
-        """The directory at a path. FileNotFoundError, NotADirectoryError."""
+        """The directory at a path. Raises FileNotFoundError or NotADirectoryError."""
         place = self.find(path)
         if place is None:
             raise no_entry(path)
@@ -108,7 +108,7 @@ class Disk(DiskFaults):
         return place
 
     def inode(self, path: str) -> Inode:
-        """The file at a path. FileNotFoundError, IsADirectoryError."""
+        """The file at a path. Raises FileNotFoundError or IsADirectoryError."""
         place = self.find(path)
         if place is None:
             raise no_entry(path)
@@ -117,14 +117,15 @@ class Disk(DiskFaults):
         return place
 
     def create(self, path: str) -> Inode:
-        """A new empty file; the parent must exist."""
+        """Make and return a new empty file. Its parent directory must exist."""
         parent, name = self.split(path)
         inode = Inode(self.next_number())
         self._change((self.directory(parent), name, inode))
         return inode
 
     def make_directory(self, path: str) -> bool:
-        """Make a directory and its missing parents; all these names are pending. False when it existed."""
+        """Make a directory and its missing parents. The new names are pending until they are synced. Returns
+        False if the directory existed."""
         made = False
         parent, name = self.split(path)
         if not name:
@@ -159,7 +160,8 @@ class Disk(DiskFaults):
         self._change((source, old_name, None), (target, new_name, subject))
 
     def remove(self, path: str) -> bool:
-        """Remove a name and, if it is a directory, everything below it. False when there is no such name."""
+        """Remove a name and, if it is a directory, everything below it. Returns False if there is no such
+        name."""
         if self.find(path) is None:
             return False
         parent, name = self.split(path)
@@ -187,8 +189,8 @@ class Disk(DiskFaults):
         return self._sequence
 
     def sync_names(self, directory: Directory, mark: int) -> None:
-        """Make the changes in a directory up to `mark` durable, and the earlier changes on which they
-        depend."""
+        """Make durable all changes of names in a directory up to number `mark`, and the earlier changes on
+        which those depend."""
         self._persist(
             lambda op: op.sequence <= mark and any(change[0] is directory for change in op.changes), mark
         )
@@ -288,20 +290,21 @@ class Disk(DiskFaults):
     # -- rot ----------------------------------------------------------------------------------------
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """Flip one bit of a file, in the page cache and on the device. IndexError beyond the end."""
+        """Flip one bit of a file, in the page cache and on the device. Raises IndexError if `offset` is
+        beyond the end."""
         inode = self.inode(path)
         inode.flip(offset, bit)
         self.world.fault(self.name, "flip", f"{path} {offset} bit {bit}")
 
     def zero(self, path: str, offset: int, length: int) -> None:
-        """Overwrite a range of a file with zeros, in the page cache and on the device. IndexError beyond the
-        end."""
+        """Overwrite a range of a file with zeros, in the page cache and on the device. Raises IndexError if
+        the range goes beyond the end."""
         self.inode(path).zero(offset, length)
         self.world.fault(self.name, "zero", f"{path} {offset}+{length}")
 
     def lose(self, path: str) -> None:
-        """Remove a file so that no power cut brings it back. Processes that have it open keep it without a
-        name. FileNotFoundError."""
+        """Remove a file so that no power cut brings it back. Processes that have the file open keep it,
+        without a name. Raises FileNotFoundError."""
         self.inode(path)
         self._remove_for_good(path)
         self.world.fault(self.name, "lose", path)

@@ -1,7 +1,7 @@
-"""Faults of a disk: what `node.disk` can be made to do.
+"""Faults of a disk: what the simulated disk `node.disk` can be told to do wrong.
 
-Each fault that happened is one line of the trace, of kind `fault`, and is counted in `world.faults`. A fault
-that is armed and waits for its operation is a line of kind `arm`.
+Each fault that happens writes one line of kind `fault` to the trace, and is counted in `world.faults`. A
+fault that waits for an operation writes a line of kind `arm` when it is ordered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPERATIONS = ("write", "fsync", "read", "open")
 
 
 def absolute(path: str) -> str:
-    """The normalised path, from the root."""
+    """The normalised absolute path."""
     return posixpath.normpath("///" + path)  # two slashes would be kept
 
 
@@ -37,7 +37,7 @@ class _Failure:
 
 
 class DiskFaults:
-    """The part of `Disk` that breaks."""
+    """The faults of a `Disk`, as its base class."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -67,7 +67,7 @@ class DiskFaults:
     # -- faults --------------------------------------------------------------------------------------
 
     def room(self, capacity: int | None) -> None:
-        """Limit the disk to this many bytes in all (see `used`). None restores the capacity of the settings.
+        """Limit the disk to `capacity` bytes in all (see `used`). None restores the capacity of the settings.
 
         Beyond the limit, new files and writes to ranges without blocks fail with ENOSPC. Writes to blocks
         that a file already has succeed, and removing files frees room.
@@ -80,10 +80,11 @@ class DiskFaults:
         self._ask()
 
     def fail(self, operation: str, count: int = 1, path: str = "/", code: int = errno.EIO) -> None:
-        """Let the next `count` operations on that file, or below that directory, end with this error.
+        """Let the next `count` operations of this kind on the file `path`, or below the directory `path`,
+        fail with an OSError of this code.
 
-        Operations are "write" (also allocate, truncate), "fsync" (files and directories), "read" (of files;
-        mappings show no errors in the simulation) and "open".
+        Operations are "write" (also allocate and truncate), "fsync" (of files and directories), "read" (of
+        files; in the simulation, mappings show no errors) and "open".
         """
         if operation not in OPERATIONS:
             raise ValueError(f"{operation}: not one of {', '.join(OPERATIONS)}")
@@ -92,17 +93,18 @@ class DiskFaults:
         self._ask()
 
     def misdirect(self, path: str = "/") -> None:
-        """Let the next write to that file, or below that directory, land elsewhere in the same file.
+        """Let the next write to the file `path`, or below the directory `path`, land at a wrong offset of the
+        same file.
 
-        The write is shifted by a multiple of 512 bytes. A write to a file that is too short for another place
-        is unchanged, and the fault waits for the next write.
+        The write is shifted by a multiple of 512 bytes. If the file is too short for another offset, the
+        write is not changed, and the fault waits for the next write.
         """
         self.world.note(self.name, "arm", f"misdirect {path}")
         self._misdirected.append(absolute(path))
         self._ask()
 
     def slow(self, factor: float) -> None:
-        """Let jobs that use the disk take `factor` times as long. 1 ends it."""
+        """Let jobs that use the disk take `factor` times as long. A factor of 1 ends the slowness."""
         if factor != 1:
             self.world.fault(self.name, "disk_slow", f"{factor:g}")
         else:
@@ -110,8 +112,8 @@ class DiskFaults:
         self.slowness = factor
 
     def forget(self, chance: float) -> None:
-        """Simulate a shortage of memory: each look-up in the page cache misses with this probability. 0 ends
-        it."""
+        """Simulate a shortage of memory: each look-up in the page cache misses with probability `chance`. A
+        chance of 0 ends the shortage."""
         if chance:
             self.world.fault(self.name, "short_memory", f"{chance:g}")
         else:
@@ -119,13 +121,14 @@ class DiskFaults:
         self.forgetful = chance
 
     def hang(self) -> None:
-        """Let no job that uses the disk end before `resume`. A power cut before `resume` loses these jobs."""
+        """Let no job that uses the disk end before `resume` is called. A power cut before that loses these
+        jobs."""
         if not self.hung:
             self.world.fault(self.name, "disk_hang")
             self.hung = True
 
     def resume(self) -> None:
-        """Let the jobs that hang go on."""
+        """End `hang`: the jobs that wait can end."""
         if self.hung:
             self.world.note(self.name, "resume", f"{len(self._waiting)} jobs")
             self.hung = False
@@ -150,7 +153,7 @@ class DiskFaults:
     # -- what the operations ask ---------------------------------------------------------------------
 
     def wait(self, action: Callable[[Any], None], argument: Any) -> None:
-        """Have `action(argument)` called by `resume`."""
+        """Remember `action(argument)`; `resume` calls it."""
         self._waiting.append((action, argument))
 
     @property
@@ -163,18 +166,19 @@ class DiskFaults:
         return None if self._room is None else max(0, self._room - self.used())
 
     def full(self, path: str) -> OSError:
-        """Count a refused write, and return its error ENOSPC."""
+        """Count a write that is refused for lack of room, and return its error ENOSPC."""
         self.world.fault(self.name, "enospc", path)
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def check_room(self, path: str) -> None:
-        """OSError ENOSPC when there is no block left for a new name."""
+        """Raises OSError ENOSPC if there is no block left for a new name."""
         free = self.free()
         if free is not None and free < BLOCK:
             raise self.full(path)
 
     def failure(self, operation: str, path: str) -> OSError | None:
-        """The error with which this operation has to fail, None if it succeeds. Counts the operation."""
+        """The error with which this operation has to fail, or None if it succeeds. An error uses up one of
+        the failures that `fail` ordered."""
         for rule in self._failures:
             if rule.operation == operation and _below(path, rule.path):
                 rule.left -= 1
@@ -188,12 +192,13 @@ class DiskFaults:
         return None
 
     def check(self, operation: str, path: str) -> None:
-        """OSError EIO if this operation has to fail."""
+        """Raises the OSError that `fail` ordered, if this operation has to fail."""
         if self._failures and (error := self.failure(operation, path)) is not None:
             raise error
 
     def place(self, path: str, inode: Inode, offset: int, length: int) -> int:
-        """The offset at which a write lands."""
+        """The offset at which a write lands: the given one, or another one if `misdirect` is armed for the
+        file."""
         shift = offset % SECTOR
         places = (len(inode.content) - length - shift) // SECTOR + 1
         rule = next((rule for rule in self._misdirected if _below(path, rule)), None)

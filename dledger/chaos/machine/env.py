@@ -1,4 +1,4 @@
-"""The doors of `dledger/runtime/` for a simulated process."""
+"""The interfaces of `dledger/runtime/` for a simulated process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class SimWallClock:
-    """Time of day of one machine: the epoch of the settings, plus virtual time, plus the machine's skew."""
+    """Time of day on one machine: the start date in the settings, plus virtual time, plus the machine's
+    offset (skew)."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -25,7 +26,8 @@ class SimWallClock:
 
 
 class SimLog:
-    """Log lines go into the trace, and the last ones into the report of a failed run."""
+    """The log of a simulated process. All lines go into the trace; the last lines also go into the report of
+    a failed run."""
 
     def __init__(self, process: Process, name: str) -> None:
         self._process = process

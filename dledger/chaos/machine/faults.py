@@ -1,7 +1,7 @@
 """Faults of machines and processes that `World` can inject. Faults of the network are methods of
 `world.network` (network.py); faults of a disk are methods of `node.disk` (disk.py).
 
-Each fault is one line of the trace, of kind `fault`, and is counted by its name in `world.faults`.
+Each fault writes one line of kind `fault` to the trace, and is counted by its name in `world.faults`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """The part of `World` that breaks things."""
+    """The faults of machines and processes, as a base class of `World`."""
 
     now: int
     nodes: dict[str, Node]
@@ -48,8 +48,8 @@ class Faults:
     # -- the end of a process or a machine -----------------------------------------------------------
 
     def kill(self, node: Node | str) -> None:
-        """Kill the process (kill -9): no code is unwound, the kernel closes the sockets, and the page cache
-        stays."""
+        """Kill the process (kill -9). Its code gets no chance to clean up, the kernel closes its sockets, and
+        the page cache stays."""
         process = self._resolve(node).process
         if process is not None:
             self.fault(process.name, "kill")
@@ -59,8 +59,10 @@ class Faults:
         """Switch the machine off without notice to its peers. `mode` says which unsynced writes and names
         survive.
 
-        "prefix": the first ones in order, of each file and of all names. "torn": any of them, cut at 512
-        bytes. "none": no pending operation. "all": all of them.
+        * "prefix": of each file the first writes in order, and of the whole disk the first names in order.
+        * "torn": any of them; a write may survive in parts, which are cut at multiples of 512 bytes.
+        * "none": no pending operation.
+        * "all": all pending operations.
         """
         node = self._resolve(node)
         if not node.powered:
@@ -75,21 +77,23 @@ class Faults:
     def crash_before(
         self, node: Node | str, effect: int, *, power: bool = False, mode: str = "prefix"
     ) -> None:
-        """Kill the running process (or cut the power) just before its n-th effect from now; 1 is the next.
+        """Kill the running process just before its n-th effect from now (`effect` is n; 1 is the next one).
+        If `power` is set, cut the power instead, in this `mode`.
 
-        Effects are sends, closes, and changes of the disk. The rest of that step has no effects.
+        Effects are sends, closes, and changes of the disk. The rest of the running callback has no effects.
         """
         process = self._process(node)
         process.crash_at = process.effects + effect
         process.crash_power = mode if power else None
 
     def kill_in_write(self, node: Node | str, path: str) -> None:
-        """Kill the running process in the middle of its next write of more than a page to a file whose path
-        contains `path`."""
+        """Kill the running process in the middle of a write: the next one that is larger than a page and goes
+        to a file whose path contains `path`."""
         self._process(node).dies_below = path
 
     def crash(self, process: Process) -> None:
-        """Kill the process, or cut the power: the effect that `crash_before` counted to has come."""
+        """Kill the process, or cut the power. Called when the effect for which `crash_before` waited is about
+        to happen."""
         if process.crash_power is None:
             self.kill(process.node)
         else:
@@ -107,7 +111,7 @@ class Faults:
             self.fault(process.name, "stop")
 
     def cont(self, node: Node | str) -> None:
-        """Continue the process (SIGCONT). Its clocks went on while it was stopped, and all timers that are
+        """Continue the process (SIGCONT). Its clocks went on while it was stopped, so all timers that became
         due run together."""
         process = self._resolve(node).process
         if process is not None and process.stopped:
@@ -117,24 +121,24 @@ class Faults:
             self.note(process.name, "cont", "")
 
     def stall_before(self, node: Node | str, effect: int, seconds: float) -> None:
-        """Let the step that makes the n-th effect from now (see `crash_before`) wait `seconds` before that
-        effect.
+        """Stop the event loop for `seconds` just before its n-th effect from now (see `crash_before`).
 
-        This simulates a garbage collection, a page fault or a busy machine: the event loop stands still
-        inside a callback, and its worker threads go on.
+        This simulates a garbage collection, a page fault or a busy machine. The event loop stands still
+        inside a callback, while its worker threads go on.
         """
         process = self._process(node)
         process.stall_at = process.effects + effect
         process.stall_ns = round(seconds * SECOND)
 
     def stall(self, process: Process) -> None:
-        """Stall the loop: the effect that `stall_before` counted to has come."""
+        """Stall the loop. Called when the effect for which `stall_before` waited is about to happen."""
         process.stall_at = None
         self.fault(process.name, "stall", f"{process.stall_ns / MS:g} ms")
         process.loop.stall(process.stall_ns)
 
     def slow(self, node: Node | str, factor: float) -> None:
-        """Let callbacks cost `factor` times as much, in later processes of the machine too. 1 ends it."""
+        """Let callbacks cost `factor` times as much time, in later processes of this machine too. A factor of
+        1 ends the slowness."""
         node = self._resolve(node)
         if factor != 1:
             self.fault(node.name, "slow", f"{factor:g}")
@@ -147,14 +151,14 @@ class Faults:
     # -- clocks --------------------------------------------------------------------------------------
 
     def clock_jump(self, node: Node | str, ms: int) -> None:
-        """Set the wall clock forward or back."""
+        """Set the wall clock forward by `ms` milliseconds, or back if `ms` is negative."""
         node = self._resolve(node)
         self.fault(node.name, "clock_jump", f"{ms} ms")
         node.clock.wall_skew_ms += ms
 
     def clock_drift(self, node: Node | str, rate: float) -> None:
-        """Let the monotonic clock run at another rate from now on, in later boots too. At rate 0 it stands
-        still."""
+        """Let the monotonic clock run at another rate from now on, also after later boots. At rate 0 it
+        stands still."""
         if rate < 0:
             raise ValueError(f"a monotonic clock does not run backward: {rate}")
         node = self._resolve(node)
@@ -170,7 +174,8 @@ class Faults:
     # -- partitions ----------------------------------------------------------------------------------
 
     def partition(self, a: Node | str, b: Node | str, *, directed: bool = False) -> None:
-        """Hold everything that a sends to b and, unless `directed`, everything that b sends to a."""
+        """Hold everything that `a` sends to `b` and, unless `directed` is set, everything that `b` sends to
+        `a`."""
         a, b = self._resolve(a), self._resolve(b)
         if directed:
             self.fault(a.name, "partition_one_way", f"{a.name}>{b.name}")
@@ -189,7 +194,7 @@ class Faults:
                 self.network.partition(other.name, node.name)
 
     def heal(self, a: Node | str | None = None, b: Node | str | None = None) -> None:
-        """End partitions and silence: between two machines, of one machine, or everywhere."""
+        """End partitions and silence between two machines, of one machine with all others, or everywhere."""
         ends = [self._resolve(end).name for end in (a, b) if end is not None]
         for source, target in self.network.cuts:
             if all(end in (source, target) for end in ends):

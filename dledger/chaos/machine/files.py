@@ -1,4 +1,5 @@
-"""`runtime.files.Files` and `File` of one simulated process, over the disk of its machine."""
+"""The `runtime.files.Files` and `File` of one simulated process. They work on the simulated disk of its
+machine."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class SimFile:
         return len(self._open_inode().content)
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        """Read up to `length` bytes from `offset`. The result is shorter only at the end of the file."""
         inode = self._open_inode()
         self._files.reads(self.path)
         if self._files.on_loop:
@@ -44,7 +45,7 @@ class SimFile:
         return inode.read(offset, length)
 
     def pread_now(self, length: int, offset: int) -> bytes | None:
-        """Read without waiting for the device. None when a part of the range is not in memory."""
+        """Read without waiting for the device. Returns None if a part of the range is not in memory."""
         inode, disk = self._open_inode(), self._files.disk
         if (disk.forgetful and disk.rng.random() < disk.forgetful) or not inode.in_memory(offset, length):
             disk.world.cold_reads += 1
@@ -88,7 +89,7 @@ class SimFile:
             raise error
 
     def _tear(self, inode: Inode, offset: int, data: bytes, ends: list[int]) -> None:
-        """kill -9 in the middle of a write: the kernel ends it between two pages."""
+        """Simulate a kill -9 in the middle of a write: the kernel ends the write between two pages."""
         disk = self._files.disk
         kept = disk.rng.choice(ends)
         fits = inode.take_room(offset, offset + kept, disk.free()) - offset if kept else 0
@@ -97,8 +98,8 @@ class SimFile:
             disk.world.fault(disk.name, "torn_write", f"{self.path} {offset}+{fits} of {len(data)}")
 
     def start_writeback(self, length: int, offset: int) -> None:
-        """Do nothing: a crash of this machine keeps any part of the unsynced writes, with or without this
-        call."""
+        """Does nothing. After a crash of the simulated machine any part of the unsynced writes may be kept,
+        with or without this call."""
         self._open_inode()
 
     def allocate(self, size: int) -> None:
@@ -135,12 +136,13 @@ class SimFile:
         self._files.wrote(inode, done, before)
 
     def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write and fsync. A crash may fall between the two."""
+        """Write and fsync. A crash may happen between the two."""
         self.pwritev(parts, offset)
         self.fdatasync()
 
     def fdatasync(self) -> None:
-        """Make all earlier writes of this file durable. They are durable when the job ends."""
+        """Make all earlier writes of this file durable. They are durable when the job that calls this ends.
+        """
         inode = self._open_inode()
         if self._files.effect("fsync", self.path, durable=True):
             mark = inode.written
@@ -151,7 +153,8 @@ class SimFile:
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 
     def view(self) -> memoryview:
-        """The whole file at its current length, read-only. The view always shows the latest writes."""
+        """A read-only view of the whole file at its current length. The view always shows the latest writes.
+        """
         inode = self._open_inode()
         if not inode.content:
             raise ValueError("cannot mmap an empty file")
@@ -164,7 +167,8 @@ class SimFile:
         return self._view
 
     def close(self) -> None:
-        """Close the file. BufferError if a slice of `view()` is still alive; then the file stays open."""
+        """Close the file. Raises BufferError if a slice of `view()` is still in use; then the file stays
+        open."""
         inode = self._inode
         if inode is None:
             return
@@ -181,8 +185,8 @@ class SimFile:
         self._inode = None
 
     def unmap(self) -> None:
-        """The process was killed. If it holds slices of the view, the file continues with a copy of its
-        content."""
+        """Release the file of a killed process. If the process holds slices of the view, the file continues
+        with a copy of its content."""
         inode = self._open_inode()
         self._mapped = False
         try:
