@@ -1,4 +1,5 @@
-"""Load from a process of its own, turned on and off: as many messages in flight as the window allows.
+"""Load from a process of its own, which can be turned on and off. While it is on, as many messages are in
+flight as the window allows.
 
     python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
@@ -24,11 +25,11 @@ from dledger.client.producing.producer_options import ProducerOptions
 
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024
-"""Smallest number of queue offsets by which the table of a queue grows."""
+"""Smallest number of queue offsets by which the table of a queue (`_places`) grows."""
 
 
 class Pressure:
-    """Keeps a window of messages without acknowledgement full, while it is on."""
+    """While it is on, keeps a fixed number of messages (the window) in flight."""
 
     def __init__(self, producer: AsyncProducer, topic: str, window: int, size: int) -> None:
         self._producer = producer
@@ -41,7 +42,7 @@ class Pressure:
         self.acked: int = 0
         self.failed: int = 0
         self._places: dict[MessageQueue, bytearray] = {}
-        """For each queue, 1 at each queue offset that an acknowledgement named."""
+        """Maps each queue to a table with a 1 at each queue offset that an acknowledgement named."""
 
     def on(self) -> None:
         """Fill the window, and keep it full."""
@@ -52,7 +53,7 @@ class Pressure:
             self._send()
 
     async def off(self) -> None:
-        """Send nothing more. Returns when nothing is in flight."""
+        """Send no further messages. Returns when nothing is in flight."""
         self._on = False
         await self._idle.wait()
 
@@ -78,9 +79,10 @@ class Pressure:
         places[offset] = 1
 
     async def lost(self, consumer: AsyncPullConsumer) -> int:
-        """How many acknowledged messages have no place of their own below the committed end of their queue.
+        """How many acknowledged messages are lost: those whose queue offset is not below the committed end of
+        the queue, or was acknowledged for another message as well.
 
-        The offsets of a queue are dense, so there is a message at every place below its end.
+        The offsets of a queue have no gaps, so there is one message at every offset below its end.
         """
         kept = 0
         for queue, places in self._places.items():
@@ -134,7 +136,7 @@ async def main(namesrv: str, topic: str, window: int, size: int) -> None:
 @click.option("--window", type=int, default=64)
 @click.option("--size", type=int, default=1024)
 def command(namesrv: str, topic: str, window: int, size: int) -> None:
-    """The process that `dledger chaos` starts."""
+    """The command line of the process that `dledger chaos` starts."""
     asyncio.run(main(namesrv, topic, window, size))
 
 

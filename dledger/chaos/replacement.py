@@ -3,12 +3,12 @@
 There are three ways. For each, the longest time without an acknowledgement is measured by a probe in another
 process:
 
-* *wiped follower*: it is killed (kill -9), its store is deleted, and it is started again under its old
-  name; it is a learner until it has all entries;
-* *wiped leader*: the same with the leader, so a failover is part of it;
+* *wiped follower*: it is killed (kill -9), its store is deleted, and it is started again under its old name;
+  it is a learner until it has all entries;
+* *wiped leader*: the leader is killed, wiped and started again in the same way, so a failover is part of it;
 * *exchanged*: a fourth node is added (`dledger member add`), then an old one is removed and stopped.
 
-Before that the log is filled, so that catching up is real work.
+Before the first replacement the log is filled, so that catching up is real work.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from dledger.runtime.env import production_env
 from dledger.runtime.options import Options
 
 LIMIT_S = 120.0
-"""How long a new member may take until it has caught up and votes."""
+"""Longest time until a new member has caught up and votes, in seconds."""
 TAIL_S = 1.0
-"""How long the probe continues after a replacement."""
+"""How long the probe continues after a replacement, in seconds."""
 BUDGET_MS = 1000
-"""The longest pause of writes that is promised."""
+"""Longest pause of writes that is promised, in milliseconds."""
 
 
 @dataclass
 class Replacement:
-    """One replacement: how long it took until the group was complete, and the longest pause of writes in
-    it."""
+    """One replacement: how long it took until the group was complete again, and the longest pause of writes
+    meanwhile."""
 
     way: str
     took_s: float
@@ -73,7 +73,7 @@ def run(args: Options) -> int:
 
 
 class Replacements:
-    """One group, three replacements."""
+    """Performs the three replacements on one group."""
 
     def __init__(self, directory: Path, args: Options) -> None:
         self._args = args
@@ -146,8 +146,8 @@ class Replacements:
         wider.terminate(old)
 
     def _wait_member(self, group: LocalCluster, node: str, *, voter: bool) -> None:
-        """Wait until the node is a voter in its present life and holds everything. Without `voter`: until it
-        is no longer a member."""
+        """Wait until the node is a voter that runs as a follower and has caught up (fewer than 1000 entries
+        behind). If `voter` is false, wait until the node is no longer a member."""
 
         def there() -> bool | None:
             rows = {row["id"]: row for row in ask(group, lambda client: client.members())["members"]}
@@ -166,12 +166,13 @@ class Replacements:
 
 
 def raft_address(group: LocalCluster, node: str) -> str:
-    """The host:port of a node's peer port."""
+    """The address (host:port) at which a node listens for its peers."""
     return f"{HOST}:{group.spec.raft_port(node)}"
 
 
 def ask(group: LocalCluster, question: Callable[[DLedgerClient], Any]) -> Any:
-    """Ask the group's leader one question over the DLedger client protocol."""
+    """Call `question` with a client that is connected to the group over the DLedger client protocol. Returns
+    its result."""
     env = production_env("replace")
 
     async def session() -> Any:

@@ -197,7 +197,7 @@ class SimFile:
             inode.leave_to_the_dead()
 
     def held_lock(self) -> bool:
-        """Whether this open file belongs to a process that still runs."""
+        """Whether the process that opened this file still runs and has the file open."""
         return self._inode is not None and self._files.alive
 
 
@@ -234,8 +234,10 @@ class SimFiles:
         durable: bool = False,
         ends_job: bool = True,
     ) -> bool:
-        """Count and trace an operation. False when the process is dead. Fails the run if one job makes two
-        things durable, or if the event loop does."""
+        """Count and trace an operation. Returns False if the process is dead.
+
+        Fails the run if one job makes two things durable, or if the event loop makes something durable.
+        """
         world = self._world
         if world.job is not None and world.job.thread is not None:
             self._process.workers.pause()
@@ -271,7 +273,7 @@ class SimFiles:
             self.against_the_rules(f"{operation} {path}: on the event loop, not in a worker (S8)")
 
     def reads(self, path: str) -> None:
-        """Called before content is read. OSError EIO if a fault is armed."""
+        """Called before content is read. Raises OSError if `disk.fail` ordered that this read fails."""
         job = self._world.job
         if job is not None:
             job.touched = True
@@ -287,7 +289,8 @@ class SimFiles:
             job.writes.append((inode, op, before, len(job.commits)))
 
     def dies_in_write(self, path: str) -> bool:
-        """Whether the process has to be killed in the middle of this write. If so, this call kills it."""
+        """Whether the process has to be killed in the middle of this write. If so, this method has just
+        killed it."""
         below = self._process.dies_below
         if below is None or below not in path or not self.alive:
             return False
@@ -296,37 +299,38 @@ class SimFiles:
         return True
 
     def killed_here(self) -> bool:
-        """Whether the process was just ended by a kill, which leaves the page cache, and not by a power
-        cut."""
+        """Whether the process was just ended by a kill and not by a power cut. A kill leaves the page cache.
+        """
         return self._process.crash_power is None and self._process.node.powered
 
     def sync_failed(self, how: str) -> None:
-        """Note that an fsync made nothing durable, so the job may make something else durable."""
+        """Note that an fsync made nothing durable. So the same job may still make something else durable."""
         self._world.note(self._process.name, "unsynced", how)
         if self._world.job is not None:
             self._world.job.synced = False
 
     def opened(self, inode: Inode) -> int:
-        """Register an open file; returns its number."""
+        """Register an open file. Returns its number."""
         number = self.disk.next_number()
         self.disk.open_inodes[number] = inode
         self._open_numbers[number] = None
         return number
 
     def closed(self, number: int) -> None:
-        """Forget an open file. If the file has no name, its room is free again."""
+        """Forget an open file. If the file has no name, its room is freed."""
         self.disk.open_inodes.pop(number, None)
         self._open_numbers.pop(number, None)
 
     def commit(self, action: Callable[[], None]) -> None:
-        """Make a change durable: when the running job ends, or now if no job runs."""
+        """Call `action`, which makes a change durable, when the running job ends. If no job runs, call it
+        now."""
         if self._world.job is None:
             action()
         else:
             self._world.job.commits.append(action)
 
     def killed(self) -> None:
-        """The process was killed. The page cache stays, without the mappings of the dead process."""
+        """The process was killed. The page cache stays; the mappings of the dead process are released."""
         for file in self.mapped:
             file.unmap()
         self.mapped.clear()
@@ -334,7 +338,8 @@ class SimFiles:
             self.closed(number)
 
     def open(self, path: str, create: bool = False) -> SimFile:
-        """Open for reading and writing; FileNotFoundError without `create`."""
+        """Open for reading and writing. Raises FileNotFoundError if the file does not exist and `create` is
+        not set."""
         self._looks_up("open", path)
         if self._world.job is not None:
             self._world.job.touched = True
@@ -348,7 +353,7 @@ class SimFiles:
         return SimFile(self, path, self.disk.inode(path))
 
     def open_read(self, path: str) -> SimFile:
-        """Open for reading; FileNotFoundError."""
+        """Open for reading. Raises FileNotFoundError if the file does not exist."""
         return self.open(path)
 
     def exists(self, path: str) -> bool:
@@ -362,11 +367,11 @@ class SimFiles:
         return len(self.disk.inode(path).content)
 
     def stamp(self, path: str) -> None:
-        """No stamp: simulated processes do not use it. FileNotFoundError."""
+        """Returns None, because simulated processes do not use stamps. Raises FileNotFoundError."""
         self.disk.inode(path)
 
     def listdir(self, path: str) -> list[str]:
-        """Names inside, sorted; empty when the directory is not there."""
+        """The names in a directory, sorted; empty if the directory does not exist."""
         self._looks_up("listdir", path)
         return sorted(self.disk.directory(path).names) if self.exists(path) else []
 
@@ -404,19 +409,21 @@ class SimFiles:
             self.commit(commit)
 
     def rename(self, old: str, new: str) -> None:
-        """Replace atomically; durable after `sync_dir` of the parent(s)."""
+        """Rename a file, and replace atomically a file that has the new name. Durable after `sync_dir` of the
+        parent directory or directories."""
         if self.effect("rename", f"{old} {new}"):
             self.disk.rename(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a file name; no error if it is not there."""
+        """Remove the name of a file. It is no error if the name does not exist."""
         if self.is_dir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if self.exists(path) and self.effect("unlink", path):
             self.disk.remove(path)
 
     def rmtree(self, path: str) -> None:
-        """Remove the content of a directory one by one, then the directory; no error if it is not there."""
+        """Remove the content of a directory, one name after another, then the directory. It is no error if
+        the directory does not exist."""
         if not self.exists(path):
             return
         for name in sorted(self.disk.directory(path).names):
@@ -429,7 +436,7 @@ class SimFiles:
             self.disk.remove(path)
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in this directory durable, when the job ends."""
+        """Make the names in this directory durable. They are durable when the job that calls this ends."""
         directory = self.disk.directory(path)
         if self.effect("syncdir", path, durable=True):
             error = self.disk.failure("fsync", path) if self.disk.troubled else None
@@ -446,8 +453,8 @@ class SimFiles:
         return DiskUsage(total, max(0, total - self.disk.used()))
 
     def lock(self, path: str) -> SimFile:
-        """Create a file and lock it and its directory against other processes until it is closed.
-        BlockingIOError if either is locked."""
+        """Create a file. Lock it and its directory against other processes until the file is closed. Raises
+        BlockingIOError if one of the two is locked."""
         file = self.open(path, create=True)
         parent = self.disk.directory(path.rpartition("/")[0] or "/")
         places: tuple[Inode | Directory, ...] = (self.disk.inode(path), parent)

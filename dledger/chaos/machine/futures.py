@@ -1,7 +1,7 @@
 """Futures, tasks and callbacks of a simulated loop.
 
-Tasks and futures hash by number instead of by address: with the stock hash, the order in which
-`TaskGroup` aborts its children, or `asyncio.wait` goes through its futures, would differ from run to run.
+Tasks and futures hash by number instead of by address. With the usual hash, the order in which `TaskGroup`
+aborts its children, or `asyncio.wait` goes through its futures, would differ from run to run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future whose hash is drawn, at first use, from its loop's counter."""
+    """A future whose hash is a number. It gets the number from the counter of its loop when the hash is first
+    used."""
 
     __slots__ = ("_number",)
     _number: int
@@ -30,7 +31,8 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task whose hash is drawn, at first use, from its loop's counter."""
+    """A task whose hash is a number. It gets the number from the counter of its loop when the hash is first
+    used."""
 
     __slots__ = ("_number",)
     _number: int
@@ -44,7 +46,8 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimHandle(asyncio.Handle):
-    """A callback: the standard class without its debug look-ups, which cost as much as the callback."""
+    """A callback of the loop. This is the standard class without its debug look-ups, which would cost as much
+    time as the callback itself."""
 
     __slots__ = ()
 
@@ -66,7 +69,7 @@ class SimHandle(asyncio.Handle):
 
 
 new_handle: Callable[[type[SimHandle]], Any] = SimHandle.__new__
-"""Makes a handle whose fields the caller fills in. The constructor would be a third of the cost of
+"""Makes a handle whose fields the caller fills in. Calling the constructor would take a third of the time of
 `call_soon`."""
 
 

@@ -1,8 +1,9 @@
-"""The guard: inside a node, real time, chance, threads, sockets and files are errors.
+"""The guard makes real time, random numbers, threads, sockets and files errors for code inside a simulated
+node.
 
-While it is installed, it replaces functions of the standard library by functions that check. Outside of a
-node's turn they behave as usual. The guard cannot see names that were imported before it was installed (`from
-time import monotonic`), nor C types (`datetime.now`): an AST lint finds those.
+While the guard is installed, functions of the standard library are replaced by functions that check. Outside
+of a node's turn they behave as usual. The guard cannot see names that were imported before it was installed
+(`from time import monotonic`), nor C types (`datetime.now`). A lint over the syntax tree finds those.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class OutsideWorldError(Exception):
-    """A node went around the doors of `dledger/runtime/`."""
+    """Raised when code of a node reaches the real clock, files, network or threads without the interfaces of
+    `dledger/runtime/`."""
 
 
 _TIME = (
@@ -81,7 +83,7 @@ _EXEMPT = ("logging",)
 
 
 class Guard:
-    """Context manager. The world sets `inside` around everything that belongs to a node."""
+    """Context manager that installs the guard. The world sets `inside` while code of a node runs."""
 
     def __init__(self) -> None:
         self.inside = False
@@ -111,7 +113,7 @@ class Guard:
 
     @contextmanager
     def watching(self, thread: JobThread) -> Iterator[None]:
-        """Check the given thread too, while it runs code of a node."""
+        """Context manager that checks another thread too, while that thread runs code of a node."""
         own, self._other = self._other, thread
         try:
             yield

@@ -18,9 +18,10 @@ MODES = ("prefix", "torn", "none", "all")
 
 
 def apply_op(content: bytearray, op: FileOp) -> bytearray:
-    """The content after one operation. It is changed in place unless it became more than twice as long.
+    """Apply one operation and return the content after it. The content is changed in place, or copied if it
+    becomes more than twice as long.
 
-    BufferError when its length would change while views of it are alive.
+    Raises BufferError if its length would change while views of it are in use.
     """
     offset, data = op
     length = offset if data is None else offset + len(data)
@@ -44,7 +45,7 @@ def _longer(content: bytearray, length: int) -> bytearray:
 
 
 def _copy(content: bytearray, used: int, length: int) -> bytearray:
-    """A copy with this length. Only the first `used` bytes of the content may be other than zero."""
+    """A copy with this length. Only the first `used` bytes of the content may differ from zero."""
     result = bytearray(length)
     if used:
         with memoryview(content) as view:
@@ -53,7 +54,7 @@ def _copy(content: bytearray, used: int, length: int) -> bytearray:
 
 
 class Inode:
-    """One file, under any number of names."""
+    """One file. It may have several names, or none."""
 
     __slots__ = (
         "_blocks",
@@ -85,8 +86,8 @@ class Inode:
     # -- the page cache ------------------------------------------------------------------------------
 
     def write(self, op: FileOp) -> FileOp:
-        """Write into the page cache. Returns the operation, which stays pending until it is synced.
-        BufferError when the length of a mapped file would change."""
+        """Write into the page cache. Returns the operation, which stays pending until it is synced. Raises
+        BufferError if the length of a mapped file would change."""
         op = self._without_zeros(op)
         self.content = apply_op(self.content, op)
         self.pending.append(op)
@@ -102,10 +103,11 @@ class Inode:
         return op
 
     def tear(self, op: FileOp, before: bytes, kept: int) -> bool:
-        """Simulate kill -9 in the middle of a write: of the last operation only the first `kept` bytes took
-        place.
+        """Simulate kill -9 in the middle of a write: only the first `kept` bytes of the last operation were
+        written.
 
-        `before`: the content of its range before the write. False when something else was written since.
+        `before` is the content of the written range before the write. Returns False, and does nothing, if
+        something else was written since.
         """
         offset, data = op
         if data is None or not self.pending or self.pending[-1] is not op:
@@ -138,7 +140,8 @@ class Inode:
         self.cached = bytearray()
 
     def leave_to_the_dead(self) -> None:
-        """Leave the content to a killed process that holds views of it. The file continues with a copy."""
+        """Leave the current content object to a killed process that holds views of it. The file continues
+        with a copy."""
         self.content = _copy(self.content, min(self._used, len(self.content)), len(self.content))
 
     def _now_cached(self, offset: int, length: int) -> None:
@@ -149,7 +152,7 @@ class Inode:
             self.cached[first:end] = b"\1" * (end - first)
 
     def in_memory(self, offset: int, length: int) -> bool:
-        """Whether a read would not wait for the device."""
+        """Whether this range is in memory, so that a read does not wait for the device."""
         if self.cached is None or length <= 0:
             return True
         first, end = offset // _PAGE, -(-(offset + length) // _PAGE)
@@ -167,14 +170,14 @@ class Inode:
         return -(-end // BLOCK) <= self._blocks
 
     def lacks_room(self, end: int) -> int:
-        """Bytes of blocks that are missing below `end`."""
+        """Bytes that new blocks need until everything below `end` has blocks."""
         count = -(-end // BLOCK)
         further = sum(1 for block in self._further_blocks if block < count)
         return max(0, count - self._blocks - further) * BLOCK
 
     def take_room(self, start: int, end: int, free: int | None) -> int:
-        """Give blocks to [start, end) out of `free` bytes (None: any number). Returns how far the blocks
-        reach."""
+        """Give blocks to the range [start, end). At most `free` bytes are available; None means no limit.
+        Returns the end of the part of the range that has blocks."""
         first, last = start // BLOCK, (end - 1) // BLOCK
         if last < self._blocks:
             return end
@@ -203,17 +206,17 @@ class Inode:
     # -- durability ----------------------------------------------------------------------------------
 
     def commit(self, mark: int) -> None:
-        """Make the first `mark` operations of this file durable, counted from its creation."""
+        """Make operations durable: the first `mark` operations of this file, counted from its creation."""
         count = len(self.pending) - (self.written - mark)
         for _ in range(count):
             self.durable = apply_op(self.durable, self.pending.popleft())
 
     def fail_commit(self, rng: random.Random) -> str:
-        """Simulate an fsync that failed: a part of the writes is not on the device, and no one writes them
+        """Simulate an fsync that fails: a part of the writes is not on the device, and no one writes them
         again.
 
-        As on Linux, the pages count as clean, so the next fsync succeeds. The pages show either the written
-        content ("kept") or the content of the device ("dropped").
+        As on Linux, the pages count as clean, so the next fsync succeeds. Returns "kept" if the pages show
+        the written content, or "dropped" if they show the content of the device.
         """
         ops = list(self.pending)
         self.pending.clear()
@@ -232,8 +235,8 @@ class Inode:
         return "dropped"
 
     def lose(self, mode: str, rng: random.Random) -> int:
-        """Simulate a power cut. Returns the number of lost operations. The old content object is left to the
-        dead process."""
+        """Simulate a power cut. Returns the number of lost operations. The file continues with a new content
+        object, because the dead process may have views of the old one."""
         ops = list(self.pending)
         if mode == "torn":
             self.durable, lost = torn(self.durable, ops, rng, self._used)
@@ -252,12 +255,13 @@ class Inode:
         return lost
 
     def flip(self, offset: int, bit: int) -> None:
-        """Flip a bit in the cache, on the device, and in pending operations. IndexError beyond the end."""
+        """Flip a bit in the cache, on the device, and in pending operations. Raises IndexError if `offset` is
+        beyond the end."""
         self._rot(offset, offset + 1, lambda byte: byte ^ 1 << bit)
 
     def zero(self, offset: int, length: int) -> None:
-        """Overwrite a range with zeros in the cache, on the device, and in pending operations. IndexError
-        beyond the end."""
+        """Overwrite a range with zeros in the cache, on the device, and in pending operations. Raises
+        IndexError if the range goes beyond the end."""
         self._rot(offset, offset + length, lambda byte: 0)
 
     def _rot(self, begin: int, end: int, change: Callable[[int], int]) -> None:
@@ -276,8 +280,8 @@ class Inode:
 
 
 def page_ends(offset: int, length: int) -> list[int]:
-    """How many bytes of a write may be done when a kill interrupts it: the kernel checks for a kill between
-    pages."""
+    """How many bytes of a write can be done when a kill interrupts it. The kernel looks for a kill between
+    two pages, so there is one number for each page boundary within the write."""
     return [page * _PAGE - offset for page in _pages(offset, length)[1:]]
 
 
@@ -286,20 +290,18 @@ def _pages(offset: int, length: int) -> range:
 
 
 def surviving(count: int, mode: str, rng: random.Random) -> int:
-    """How many of the first pending operations survive a power cut."""
+    """How many pending operations survive a power cut: so many from the beginning of their order."""
     if mode == "none" or not count:
         return 0
     return count if mode == "all" else rng.randint(0, count)
 
 
 def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -> tuple[bytearray, int]:
-    """The content of a device that wrote back any sectors in any order, and how many operations are
-    incomplete.
+    """Simulate a power cut of a device that may have written any sectors in any order. Returns the content of
+    the device afterwards, and how many operations are incomplete.
 
-    The durable content is zero from `used` on.
-
-    Each sector holds one of the states that it had: writes to one sector are not reordered. The length is one
-    that the file had.
+    Each sector holds one of the states that it had, because writes to one sector are not reordered. The
+    length is one that the file had. The durable content must be zero from `used` on.
     """
     if not ops:
         return durable, 0
@@ -334,7 +336,7 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -
 
 
 def _last_writes(touching: dict[int, list[int]], count: int, rng: random.Random) -> dict[int, int]:
-    """For each sector, the number of the last write that it contains; -1 for none."""
+    """Maps each sector to the number of the last write whose data it contains; -1 means none."""
     last: dict[int, int] = {}
     if rng.random() < 0.5:  # whole writes are there or not, as far as a sector allows that
         there = [rng.random() < 0.5 for _ in range(count)]

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 
 class JobThread:
-    """Runs one function in slices. `go` is called by the simulator, `park` by the function."""
+    """Runs one function on a thread, in parts. The simulator calls `go` to let it run; the function calls
+    `park` to pause."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.done: bool = False

@@ -1,4 +1,4 @@
-"""One direction of the wire between two machines, and its faults."""
+"""One direction of the network between two machines, and its faults."""
 
 from __future__ import annotations
 
@@ -54,12 +54,14 @@ class Link:
         self.credits: list[tuple[Endpoint, int]] = []
 
     def set_loss(self, share: float) -> None:
-        """Lose this share of the packets, 0 to below 1. A lost packet arrives later by retransmission."""
+        """Lose this share of the packets (0 to below 1). A lost packet arrives later, because it is sent
+        again."""
         self._loss = share
         self.impaired = bool(self._loss or self._ns_per_byte)
 
     def set_bandwidth(self, bytes_per_s: float | None) -> None:
-        """Limit the bandwidth of all connections together. None removes the limit."""
+        """Limit the bandwidth, in bytes a second, for all connections of this link together. None removes the
+        limit."""
         self._ns_per_byte = 0.0 if bytes_per_s is None else SECOND / bytes_per_s
         self.impaired = bool(self._loss or self._ns_per_byte)
         if bytes_per_s is None:
@@ -69,7 +71,7 @@ class Link:
                 flow.hurry()
 
     def extra_ns(self, flow: Flow, now: int, payload: object, random: Callable[[], float]) -> int:
-        """How long a packet that is sent now waits in addition to the latency."""
+        """How long, in ns, a packet that is sent now takes in addition to the latency."""
         extra = 0
         if self._ns_per_byte:
             self._narrowed[flow] = None

@@ -1,17 +1,17 @@
 """An asyncio event loop that runs in virtual time: one object per process incarnation.
 
 The world (world.py) owns one heap of events and calls `turn` when this loop has something to do. A turn does
-what `BaseEventLoop._run_once` does: ready sockets first, then due timers, then every callback that is ready
-*now*, first in, first out. Callbacks that become ready during the turn wait for the next turn. During the
-turn this loop is *the running loop*, so tasks, TaskGroup, timeouts, queues and streams of the standard
-library run unmodified, and `get_running_loop()` is the identity of the node.
+what `BaseEventLoop._run_once` does. It handles ready sockets first, then due timers, then every callback that
+is ready *now*, first in, first out. Callbacks that become ready during the turn wait for the next turn.
+During the turn this loop is *the running loop*, so tasks, TaskGroup, timeouts, queues and streams of the
+standard library run unmodified, and `get_running_loop()` is the identity of the node.
 
-Time: world time is an integer of nanoseconds. Each callback advances the process's own `now_ns` by its
-processor cost. The process is busy until then, whatever arrives, and its packets leave at that time. So a
-turn runs a little ahead of the world, but its effects always lie in the world's future.
+Time: world time is an integer of nanoseconds. Each callback moves the process's own time (`now_ns`) forward
+by its processor cost. The process is busy until that time, whatever arrives, and its packets leave at that
+time. So a turn runs a little ahead of the world, but its effects always lie in the world's future.
 
-A killed process is never unwound: `dead` is set, its objects are kept in the world's graveyard, and none of
-its callbacks runs again.
+The code of a killed process gets no chance to clean up. `dead` is set, the world keeps the objects of the
+process alive in a list, and none of its callbacks runs again.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turn_jitter_ns = round(settings.turn_jitter_ns * factor)
 
     def stall(self, duration_ns: int) -> None:
-        """Let the step that is running take this much longer."""
+        """Let the callback that is running take `duration_ns` longer."""
         self._now += duration_ns
 
     def suspend(self) -> None:
-        """Stop the loop (SIGSTOP): no turn until `resume`, whatever becomes ready."""
+        """Stop the loop (SIGSTOP): there is no turn until `resume`, whatever becomes ready."""
         self._wake = None
         self._no_turns = True
 
@@ -99,13 +99,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._sleep()
 
     def die(self) -> None:
-        """Kill the process: no callback runs any more, and the running callback has no more effects."""
+        """Kill the process. No callback runs after this, and the callback that is running has no more
+        effects."""
         self.dead = self._no_turns = True
         self._wake = None
 
     def clock_changed(self) -> None:
-        """Recompute when timers are due. They keep their time on the machine's clock, which now means another
-        world time."""
+        """Recompute when timers are due, because the machine's clock was changed. A timer keeps its time on
+        that clock, which now means another world time."""
         now = self.now_ns()
         self._timers = [(max(self._due(timer.when()), now), key, timer) for _, key, timer in self._timers]
         heapq.heapify(self._timers)
@@ -151,7 +152,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Works like `call_soon`, because there are no threads here."""
+        """Works like `call_soon`. No other thread ever runs at the same time."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -173,7 +174,8 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run the callback at `when` on this machine's clock. Timers of one instant run in seeded order."""
+        """Run the callback at time `when` of this machine's clock. Timers of the same instant run in an order
+        that the seed decides."""
         if when is None:
             raise TypeError("when cannot be None")
         timer = SimTimer(when, callback, args, self, context)
@@ -197,7 +199,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._cancelled_timers = 0
 
     def post_io(self, handle: asyncio.Handle) -> None:
-        """A socket is ready: its callback runs in the next turn, as after a `select`."""
+        """Let the callback of a socket that became ready run in the next turn, as after a `select`."""
         self._io.append(handle)
         if not self._in_turn:
             self.wake(self.world.now)
@@ -287,8 +289,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now += self._turn_ns + int(world.schedule_random() * self._turn_jitter_ns)
 
     def _sleep(self) -> None:
-        """Arm the next turn while none is armed. Does the same as `wake` without its checks, as every turn
-        calls it."""
+        """Plan the next turn, if none is planned. Every turn calls this method; it does the same as `wake`
+        without its checks."""
         when = self._now
         if not self._ready and not self._io:
             timers = self._timers
@@ -307,7 +309,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- tasks and futures --------------------------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future that hashes by number."""
+        """Make a future whose hash is a number (see `futures`)."""
         return SimFuture(loop=self)
 
     def create_task(
@@ -318,7 +320,8 @@ class SimLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[Any]:
-        """A task that hashes by number; unnamed ones are counted per loop, not per interpreter."""
+        """Make a task whose hash is a number (see `futures`). A task without a name gets one from this loop's
+        own count, not from the interpreter's."""
         if name is None:
             self._task_numbers += 1
             name = f"task-{self._task_numbers}"
@@ -348,15 +351,15 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._in_turn
 
     def run_forever(self) -> NoReturn:
-        """Not supported: the world drives this loop. RuntimeError."""
+        """Not supported, because the world drives this loop. Raises RuntimeError."""
         raise RuntimeError("the world drives this loop: use World.run_for or World.run_until")
 
     def run_until_complete(self, future: Any) -> NoReturn:
-        """Not supported: the world drives this loop. RuntimeError."""
+        """Not supported, because the world drives this loop. Raises RuntimeError."""
         self.run_forever()
 
     def stop(self) -> None:
-        """Not supported: a program ends when its main coroutine returns. RuntimeError."""
+        """Not supported, because a program ends when its main coroutine returns. Raises RuntimeError."""
         raise RuntimeError("a simulated loop is not stopped: return from main, or cancel its task")
 
     def __del__(self, *_: object) -> None:
@@ -366,11 +369,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Start a job of seeded duration; `executor` is ignored."""
+        """Start a job whose duration the seed decides. `executor` is ignored."""
         return self.process.workers.submit("executor", func, args, {})
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Do nothing: there is nothing to shut down."""
+        """Does nothing, because there is no executor to shut down."""
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
@@ -391,7 +394,8 @@ class SimLoop(asyncio.BaseEventLoop):
         sock: object = None,
         **options: object,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect to a simulated machine. ConnectionRefusedError, TimeoutError (OSError) as on Linux."""
+        """Connect to a simulated machine. Raises ConnectionRefusedError or TimeoutError (both are OSErrors),
+        as on Linux."""
         if ssl or sock is not None or host is None or port is None:
             raise NotImplementedError("simulated connections: host and port, no TLS, no ready-made socket")
         endpoint = await self.world.network.connect(self.process, host, port)
@@ -417,7 +421,7 @@ class SimLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: object,
     ) -> asyncio.Server:
-        """Listen on a port of this machine; port 0 takes a free one. OSError EADDRINUSE when the port is
+        """Listen on a port of this machine; port 0 takes a free one. Raises OSError EADDRINUSE if the port is
         taken."""
         if ssl or sock is not None:
             raise NotImplementedError("simulated servers: no TLS, no ready-made socket")
@@ -458,7 +462,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _name_of(callback: object) -> str:
-    """The name of a callback without its address, as the text may reach a trace."""
+    """The name of a callback without its memory address, because the name may be written to a trace."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()}"

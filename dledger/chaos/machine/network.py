@@ -1,11 +1,12 @@
 """The network between the machines: addresses, ports, handshakes, cuts.
 
-* `partition` blocks one direction between two machines: packets wait and arrive by retransmission after
-  `heal`. Connections stay open, and break only if a program closes them.
+* `partition` blocks one direction between two machines: packets wait, and arrive after `heal`, when they are
+  sent again. Connections stay open until a program closes them.
 * A power cut happens without notice: the peers receive nothing until they send to the restarted machine,
   whose kernel does not know the connection and answers RST.
 
-Delays, loss, bandwidth, resets and strangers are in network_faults.py, keepalive in sockets.py.
+Delays, loss, bandwidth, resets and connections of foreign programs are in network_faults.py, keepalive in
+sockets.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FIRST_EPHEMERAL_PORT = 32768
 
 
 class Network(NetworkFaults):
-    """All machines' connections."""
+    """The connections and links between all machines."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -66,12 +67,12 @@ class Network(NetworkFaults):
 
     @property
     def cuts(self) -> list[tuple[str, str]]:
-        """The directions that `heal` has to open, sorted."""
+        """The directions that `heal` has to open, as sorted pairs (source, target)."""
         return sorted(key for key, link in self.links.items() if link.blocked or link.silent)
 
     def obstacle(self, flow: Flow) -> list[Flow] | None:
-        """The list in which a flow has to wait because its first packet is blocked. None when the packet
-        passes."""
+        """The list of flows that wait for the obstacle which blocks the first packet of `flow`. None if the
+        packet passes."""
         link = flow.link
         if flow.stranded:
             return []
@@ -87,8 +88,7 @@ class Network(NetworkFaults):
         self.link(self.world.nodes[source], self.world.nodes[target]).blocked = True
 
     def power_cut(self, node: Node) -> None:
-        """Drop what the machine still had to deliver through a cut: a kernel without power retransmits
-        nothing."""
+        """Drop the machine's packets that are held by a cut. A machine without power sends nothing again."""
         held = [link.flows for _, link in sorted(self.links.items())]
         held += [other.waiting for other in self.world.nodes.values()]
         for flows in held:
@@ -97,13 +97,13 @@ class Network(NetworkFaults):
                     flow.clear()
 
     def power_on(self, node: Node) -> None:
-        """Let the peers that still retransmit to the machine get an answer."""
+        """Let the peers that still send packets again to this machine get an answer."""
         waiting, node.waiting = node.waiting, []
         for flow in waiting:
             flow.resume()
 
     def heal(self, source: str, target: str) -> None:
-        """End a partition in this direction; held packets arrive by retransmission."""
+        """End a partition in this direction. Packets that were held arrive when they are sent again."""
         link = self.link(self.world.nodes[source], self.world.nodes[target])
         link.blocked = link.silent = False
         flows, link.flows = link.flows, []
@@ -116,8 +116,11 @@ class Network(NetworkFaults):
     # -- system calls -------------------------------------------------------------------------------
 
     def resolve(self, node: Node, host: str | None) -> str:
-        """The address of a machine by name or address. OSError when there is no such machine. For a text that
-        cannot be a name: UnicodeError, which is not an OSError, as from the real function."""
+        """The IP address of a machine that is given by its name or address.
+
+        Raises OSError if there is no such machine. Raises UnicodeError, which is not an OSError, for a text
+        that cannot be a name; the real function does so too.
+        """
         if host is None or host in ANY:
             return node.address
         if host in _LOOPBACK:
@@ -131,7 +134,7 @@ class Network(NetworkFaults):
         raise socket.gaierror(socket.EAI_NONAME, f"{host}: name or service not known")
 
     def bind(self, process: Process, host: str | None, port: int) -> Listener:
-        """Take a port of the process's machine. OSError EADDRINUSE, EADDRNOTAVAIL."""
+        """Take a port of the process's machine. Raises OSError EADDRINUSE or EADDRNOTAVAIL."""
         _check_port("bind", port)
         node = process.node
         ip = "0.0.0.0" if host is None or host in ANY else self.resolve(node, host)
@@ -154,8 +157,8 @@ class Network(NetworkFaults):
         return port
 
     async def connect(self, process: Process, host: str, port: int) -> Endpoint:
-        """Do a three-way handshake. ConnectionRefusedError; OSError ETIMEDOUT when there is no answer within
-        `connect_timeout_ns`."""
+        """Do a three-way handshake. Raises ConnectionRefusedError, or OSError ETIMEDOUT if no answer comes
+        within `connect_timeout_ns`."""
         _check_port("connect", port)
         ip = self.resolve(process.node, host)
         node = process.node

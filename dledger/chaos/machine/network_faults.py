@@ -1,7 +1,7 @@
 """Faults of the network: methods of `world.network`. Partitions are methods of `World` (faults.py).
 
-Machines are given by name. A fault of a pair holds for both directions unless `directed`. Each fault is one
-line of the trace, of kind `fault`, and is counted in `world.faults`.
+Machines are given by name. A fault between two machines holds for both directions unless `directed` is set.
+Each fault writes one line of kind `fault` to the trace, and is counted in `world.faults`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STRANGER = 62_499  # number of a machine that no world has otherwise: 10.0.249.
 
 
 class NetworkFaults:
-    """The part of `Network` that breaks."""
+    """The faults of the network, as a base class of `Network`."""
 
     world: World
     links: dict[tuple[str, str], Link]
@@ -53,8 +53,8 @@ class NetworkFaults:
     def delay(
         self, a: str, b: str, latency_s: float | tuple[float, float] | None, *, directed: bool = False
     ) -> None:
-        """Let packets take this many seconds one way. A pair (low, high) draws each time between the two.
-        None ends it."""
+        """Let packets take `latency_s` seconds one way. With a pair (low, high), each packet takes a random
+        time between the two. None restores the usual latency."""
         links = self._links(a, b, directed)
         if latency_s is None:
             self.world.note(a, "latency", f"{a}{'>' if directed else '<>'}{b} as usual")
@@ -69,8 +69,8 @@ class NetworkFaults:
             link.latency_ns = (round(low * SECOND), round(high * SECOND))
 
     def loss(self, a: str, b: str, share: float, *, directed: bool = False) -> None:
-        """Lose this share of the packets (0 to 0.95). A lost packet is retransmitted, and later packets wait
-        for it."""
+        """Lose this share of the packets (0 to 0.95). A lost packet is sent again, and later packets wait for
+        it."""
         if not 0 <= share <= 0.95:
             raise ValueError(f"a loss of {share}")
         if share:
@@ -81,7 +81,8 @@ class NetworkFaults:
             link.set_loss(share)
 
     def bandwidth(self, a: str, b: str, bytes_per_s: float | None, *, directed: bool = False) -> None:
-        """Limit the bandwidth of each direction, for all connections together. None ends it."""
+        """Limit the bandwidth of each direction, in bytes a second, for all connections together. None ends
+        the limit."""
         if bytes_per_s is None:
             self.world.note(a, "bandwidth", f"{a}{'>' if directed else '<>'}{b} any")
         else:
@@ -90,17 +91,19 @@ class NetworkFaults:
             link.set_bandwidth(bytes_per_s)
 
     def silence(self, a: str, b: str, *, directed: bool = False) -> None:
-        """Let handshakes succeed, but no data that programs on `a` send arrive at `b`, until `World.heal`.
+        """Let handshakes succeed, but hold all data that programs on `a` send to `b` (and, unless `directed`
+        is set, on `b` to `a`), until `World.heal`.
 
-        This simulates a proxy that accepts and never answers: the kernels acknowledge, so only programs can
-        notice.
+        This simulates a proxy that accepts connections and never answers. The kernels acknowledge packets, so
+        only programs can notice.
         """
         self._fault(a, b, "silence", "", directed)
         for link in self._links(a, b, directed):
             link.silent = True
 
     def mend(self) -> None:
-        """End all delays, losses and limits of bandwidth. Partitions and silence are for `World.heal`."""
+        """End all delays, losses and limits of bandwidth. Partitions and silence are ended by `World.heal`.
+        """
         self.world.note("network", "mend", "")
         for _, link in sorted(self.links.items()):
             link.latency_ns = link.usual_latency_ns
@@ -110,14 +113,15 @@ class NetworkFaults:
     # -- connections ---------------------------------------------------------------------------------
 
     def _connections(self, a: str, b: str | None) -> list[Endpoint]:
-        """The ends at `a` of its connections (with `b`), in the order in which they were made."""
+        """The ends at `a` of its connections (only those with `b`, if it is given), in the order in which
+        they were made."""
         process = self.world.nodes[a].process
         if process is None:
             return []
         return [end for end in process.endpoints.values() if b in (None, end.flow.target.name) and end.peer]
 
     def reset(self, a: str, b: str | None = None) -> None:
-        """Send RST to both ends of all connections of `a` (with `b`)."""
+        """Send RST to both ends of all connections of `a` (only those with `b`, if it is given)."""
         ends = self._connections(a, b)
         self.world.fault(a, "reset", f"{b or 'all'}, {len(ends)} connections")
         for end in ends:
@@ -126,7 +130,8 @@ class NetworkFaults:
             end.on_reset(None)
 
     def forget(self, a: str, b: str | None = None) -> None:
-        """Let the kernel of `a` forget its connections (with `b`): its programs get ETIMEDOUT.
+        """Let the kernel of `a` forget its connections (only those with `b`, if it is given). The programs on
+        `a` get ETIMEDOUT.
 
         The other ends are half open: they notice nothing until they send something and get RST.
         """
@@ -136,9 +141,10 @@ class NetworkFaults:
             end.vanish(errno.ETIMEDOUT)
 
     def strand(self, a: str, b: str | None = None) -> None:
-        """Let nothing more arrive on the present connections of `a` (with `b`), on either side, for ever.
+        """Let nothing more arrive on the present connections of `a` (only those with `b`, if it is given), on
+        either side, for ever.
 
-        This simulates a firewall that lost its table: new connections work.
+        This simulates a firewall that lost its table. New connections work.
         """
         ends = self._connections(a, b)
         self.world.fault(a, "strand", f"{b or 'all'}, {len(ends)} connections")
@@ -149,14 +155,16 @@ class NetworkFaults:
     # -- strangers -----------------------------------------------------------------------------------
 
     def garbage(self, node: str, port: int, data: bytes | None = None, hold_s: float = 1.0) -> None:
-        """Let a foreign client connect, send this data (or random bytes), and close after `hold_s`."""
+        """Let a foreign client connect to the machine, send this data (or random bytes), and close after
+        `hold_s` seconds."""
         if data is None:
             data = self._random.randbytes(self._random.randint(1, _MAX_GARBAGE))
         self.world.fault(node, "garbage", f"port {port}, {len(data)} bytes")
         self._visit(node, port, data, hold_s, 1)
 
     def crowd(self, node: str, port: int, count: int, hold_s: float = 1.0) -> None:
-        """Open `count` foreign connections at once that send nothing, and close them after `hold_s`."""
+        """Open `count` connections of foreign clients at once. They send nothing, and are closed after
+        `hold_s` seconds."""
         self.world.fault(node, "crowd", f"port {port}, {count} connections")
         self._visit(node, port, b"", hold_s, count)
 

@@ -1,8 +1,8 @@
 """Simulated machines and the processes on them.
 
-A `Node` is a machine: an address, a clock, a disk, a network stack. It outlives its `Process`es, of which it
-runs one at a time. *Kill* ends the process: the kernel closes its sockets and keeps its page cache. *Power
-cut* ends the machine: its peers get no notice, and the disk forgets everything that is not durable.
+A `Node` is a machine: an address, a clock, a disk, a network stack. It runs one `Process` at a time, and
+stays when a process ends. *Kill* ends the process: the kernel closes its sockets and keeps its page cache.
+*Power cut* ends the machine: its peers get no notice, and the disk forgets everything that is not durable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Exit:
 
 
 class Node:
-    """One machine."""
+    """One simulated machine."""
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self.world = world
@@ -60,8 +60,8 @@ class Node:
         self._random = rng
 
     def boot(self) -> None:
-        """Switch the power on after a cut: the machine gets a new boot id, and its monotonic clock starts
-        anew."""
+        """Switch the power on after a power cut. The machine gets a new boot id, and its monotonic clock gets
+        a new random time."""
         self.powered = True
         self.boots += 1
         self.boot_id = f"{self._random.getrandbits(128):032x}"
@@ -72,7 +72,7 @@ class Node:
 
 
 class Process:
-    """One incarnation of a program on a machine: a loop, an `Env`, open sockets and files."""
+    """One run of a program on a machine: a loop, an `Env`, open sockets and files."""
 
     def __init__(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
         self.world: World = node.world
@@ -106,8 +106,8 @@ class Process:
         return not self.loop.dead
 
     def effect(self) -> bool:
-        """Count an effect. Called before anything that other machines or the disk could notice. False: the
-        process is dead, and the caller must do nothing."""
+        """Count an effect. Called before anything that other machines or the disk could notice. Returns False
+        if the process is dead; then the caller must do nothing."""
         if self.loop.dead:
             return False
         self.effects += 1

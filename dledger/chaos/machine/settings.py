@@ -1,4 +1,4 @@
-"""Every delay and size of the simulated machines, in one place. Times are integer nanoseconds."""
+"""All delays and sizes of the simulated machines. Times are integers in nanoseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class Settings:
-    """How fast the simulated machines are. A `(low, high)` pair is drawn uniformly."""
+    """How fast the simulated machines are. A pair `(low, high)` stands for random numbers that are evenly
+    distributed between the two."""
 
     # Processor: what one callback and one turn of an event loop cost.
     callback_ns: int = 4 * US

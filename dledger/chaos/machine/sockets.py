@@ -1,8 +1,8 @@
 """The options of a simulated socket. Keepalive, the user time-out and a linger time of 0 have an effect.
 
-`Watch` is the kernel's timer for keepalive and the user time-out. It checks once a second instead of sending
-probes: whether probes would be answered depends on the links and the peer's machine only. So times are exact
-to about a second.
+`Watch` is the kernel's timer for keepalive and the user time-out. It sends no probes. Once a second it looks
+at the links and at the peer's machine, which decide whether a probe would be answered. So times are exact to
+about a second.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class SimSocket:
         return self._endpoint.remote
 
     def fileno(self) -> int:
-        """-1, as there is no descriptor."""
+        """-1, because there is no file descriptor."""
         return -1
 
 
 class Watch:
-    """Ends a connection whose peer does not answer. Keepalive does so for idle connections; TCP_USER_TIMEOUT
-    for data that is unsent or lost again and again."""
+    """Ends a connection whose peer does not answer. Keepalive ends idle connections. TCP_USER_TIMEOUT ends
+    connections whose data cannot be sent or is lost again and again."""
 
     def __init__(self, endpoint: Endpoint, options: SimSocket) -> None:
         self._endpoint = endpoint

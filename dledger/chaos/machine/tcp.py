@@ -1,10 +1,11 @@
 """TCP of the simulated kernels: flows of packets, endpoints, listening sockets.
 
-* An endpoint belongs to the machine's kernel and outlives a killed process: accepted data still arrives, then
-  FIN, or RST if unread data was thrown away (as Linux does at close).
-* A flow delivers in order; each packet costs one event. Its first packet waits at a cut of the network or at
-  a machine without power, and arrives later by retransmission.
-* One direction of a connection holds at most `window` bytes, in flight and unread together.
+* An endpoint belongs to the machine's kernel, so it stays when the process is killed. Data that the kernel
+  had accepted still arrives. After the data the peer gets FIN, or RST if unread data was thrown away (as
+  Linux does at close).
+* A flow delivers packets in order, and each packet is one event. At a cut of the network or a machine without
+  power the first packet waits. It arrives later, when it is sent again.
+* One direction of a connection holds at most `window` bytes; bytes in flight and unread bytes count together.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Flow:
         return self.link.target
 
     def send(self, now: int, deliver: Callable[[Any], None], payload: Any, delay_ns: int = 0) -> None:
-        """Put a packet behind the others; `deliver(payload)` runs when the packet arrives."""
+        """Add a packet at the end of the queue. `deliver(payload)` is called when the packet arrives."""
         if self.closed:
             return
         network, link = self._network, self.link
@@ -65,7 +66,7 @@ class Flow:
             network.world.push(at, self._arrive, None)
 
     def clear(self) -> None:
-        """Drop all packets in flight and ignore later ones."""
+        """Drop all packets in flight. Packets that are sent later are ignored."""
         self.queue.clear()
         self.closed = True
 
@@ -75,7 +76,7 @@ class Flow:
         return link.source.powered and link.target.powered and not (link.blocked or self.stranded)
 
     def resume(self) -> None:
-        """Go on after an obstacle: the first packet arrives by retransmission."""
+        """Continue after an obstacle has gone: the first packet is sent again and arrives."""
         self.stalled = False
         network = self._network
         if self.queue:
@@ -83,7 +84,7 @@ class Flow:
             network.world.push(at, self._arrive, None)
 
     def hurry(self) -> None:
-        """Deliver the packets in flight at once and in order, because the link's bandwidth is no longer
+        """Deliver the packets in flight very soon and in order. Called when the link's bandwidth is no longer
         limited."""
         now = self._network.world.now
         soon = now + self.link.latency_ns[0]
@@ -149,8 +150,8 @@ class Endpoint:
         return bool(self.inbox) or self.eof or self.broken or self.gone
 
     def send(self, data: bytes) -> int:
-        """Take as many bytes as the window has room for; returns how many, 0 when the window is full.
-        ConnectionResetError, BrokenPipeError."""
+        """Take as many bytes of `data` as the window has room for. Returns their number, which is 0 if the
+        window is full. Raises ConnectionResetError or BrokenPipeError."""
         if self._error is not None:
             self._raise_error()
         if self.broken or self.gone or self._fin_sent:
@@ -168,7 +169,8 @@ class Endpoint:
         return count
 
     def recv(self, limit: int) -> bytes:
-        """Return up to `limit` bytes; empty at the end of the stream. ConnectionResetError after a reset."""
+        """Return up to `limit` bytes, or nothing at the end of the stream. Raises ConnectionResetError after
+        a reset."""
         inbox = self.inbox
         if not inbox:
             self._raise_error()
@@ -192,8 +194,11 @@ class Endpoint:
         self._send_fin()
 
     def close(self) -> None:
-        """Close the connection: by the program, or by the kernel when the process ends. Sends FIN, or RST if
-        unread data is lost or undelivered data is to be discarded."""
+        """Close the connection. The program calls this, or the kernel when the process ends.
+
+        Sends FIN. Sends RST instead if unread data is thrown away, or if undelivered data is to be discarded
+        (a linger time of 0).
+        """
         if self.closed or self.gone:
             return
         self.closed = True
@@ -212,7 +217,7 @@ class Endpoint:
             self._send_fin()
 
     def abandon(self) -> None:
-        """Close the connection by the kernel, because no program accepted it. Sends RST."""
+        """Let the kernel close a connection that no program accepted. Sends RST."""
         if not self.closed and not self.gone:
             self.closed = True
             self.process.endpoints.pop(self.number, None)
@@ -251,7 +256,7 @@ class Endpoint:
         flow.send(max(self.process.loop.now_ns(), self.network.world.now), self.peer.on_reset, None)
 
     def on_data(self, data: bytes) -> None:
-        """A segment arrived. A closed or forgotten connection answers RST."""
+        """A segment arrived. If the connection is closed or forgotten, answer RST."""
         if self.closed or self.gone:
             self.send_reset()
             return
@@ -290,8 +295,8 @@ class Endpoint:
             self.transport.on_writable()
 
     def vanish(self, code: int) -> None:
-        """Drop the connection in this kernel only. The program gets the errno `code`; the peer gets no
-        notice."""
+        """Drop the connection in this kernel only. The program gets the error number `code`, and the peer
+        gets no notice."""
         if self.closed or self.gone or self.broken:
             return
         self.gone = True
@@ -319,7 +324,8 @@ class Endpoint:
         sender.credit(count, self.network.world.now)
 
     def credit(self, count: int, now: int) -> None:
-        """Note that the peer read `count` bytes. A waiting writer is notified one latency later."""
+        """Note that the peer read `count` bytes. If the program waits for room, it is notified after the
+        latency of the network."""
         self.space += count
         self.taken += count
         if self.starved:
@@ -349,7 +355,7 @@ class Listener:
         self._backlog = backlog
 
     def getsockname(self) -> Address:
-        """The local (ip, port)."""
+        """The local address as (ip, port)."""
         return self._address
 
     def start(self, handle: asyncio.Handle) -> None:

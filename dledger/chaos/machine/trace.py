@@ -1,7 +1,7 @@
-"""The trace of a run: one line per event, in fixed columns: time (ns), node, kind, detail.
+"""The trace of a run. Each event is one line with fixed columns for time (ns), node, kind and detail.
 
-Two runs of one seed must give equal lines, in any process. So a detail never holds a default repr, an address
-or the order of a set.
+Two runs of one seed must give equal lines, even in different processes. So a detail never holds a default
+repr, an address or the order of a set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 
 class Trace:
-    """Collects the lines, or passes each to `sink`. It always keeps their number and digest."""
+    """Collects the lines, or passes each line to `sink`. It always keeps the number of lines and their
+    digest."""
 
     def __init__(self, sink: Callable[[str], None] | None = None) -> None:
         self.lines: list[str] = []
@@ -20,7 +21,8 @@ class Trace:
         self._hash = hashlib.sha256()
 
     def add(self, now: int, node: str, kind: str, detail: str) -> None:
-        """Add one event. The time is the node's, which may be a little ahead of the world's."""
+        """Add one event. `now` is the time as the node sees it, which may be a little ahead of the world's
+        time."""
         line = f"{now:>16d} {node:<8} {kind:<9} {detail}"
         self.count += 1
         self._hash.update(line.encode())
@@ -34,7 +36,7 @@ class Trace:
 
 
 def first_difference(one: list[str], other: list[str]) -> str | None:
-    """The first difference of two traces with the lines before it; None when they are equal."""
+    """The first difference between two traces, with the lines before it. None if the traces are equal."""
     for number, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             before = "\n".join("  " + line for line in one[max(0, number - 5) : number])

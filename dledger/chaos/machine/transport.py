@@ -1,9 +1,14 @@
-"""Stream transports: the behaviour of asyncio's selector transport, over a simulated kernel endpoint.
+"""Stream transports over a simulated kernel endpoint. They behave like asyncio's selector transport.
 
-The order of callbacks is the contract: `connection_made`, then reading; one `recv` per turn and readiness; an
-immediate `send` and a buffer for the rest; `pause_writing` above the high-water mark and `resume_writing` at
-the low one; `connection_lost` in a later turn, once. tests/chaos compares this order with that of the real
-loop (fidelity test).
+The order of callbacks must be the same as in asyncio:
+
+* `connection_made` comes first, then reading starts.
+* There is one `recv` in each turn in which the socket is ready.
+* A write sends at once what the kernel takes, and buffers the rest.
+* `pause_writing` is called above the high-water mark, and `resume_writing` at the low one.
+* `connection_lost` is called once, in a later turn.
+
+tests/chaos compares this order with that of the real loop (fidelity test).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Worker threads as jobs of seeded duration.
+"""Worker threads, as jobs whose duration the seed decides.
 
-A job runs in one piece when a thread of its lane takes it. As in a real thread, no loop is running then. Its
-future is completed when its duration is over. An fsync in a job covers what was written before the job began.
-The data becomes durable at the end of the job; a power cut before that loses it. With
-`Settings.spread_chance` some jobs are spread instead: the loop has turns between their effects, and they can
-be killed there.
+A job waits in a *lane*, which has a fixed number of threads. It runs in one piece when a thread of its lane
+takes it. As in a real thread, no loop is running then. Its future is completed when its duration is over. An
+fsync in a job covers what was written before the job began. The data becomes durable at the end of the job; a
+power cut before that loses it. With `Settings.spread_chance` some jobs are spread instead: the loop has turns
+between their effects, and they can be killed there.
 
 The simulator enforces that a job makes one thing durable, and that only plain writes follow it
 (`dledger.runtime.workers`), so that a crash can fall between any two durable actions.
 
-A kill may tear what a running job writes, as Linux does: a fatal signal ends a write between two pages.
+A kill may cut off what a running job writes. On Linux, too, a fatal signal ends a write between two pages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEAR_CHANCE = 0.5  # of a running job whose process is killed
 
 
 class Job:
-    """One call that waits in a lane or runs."""
+    """One call that waits in a lane, or runs."""
 
     __slots__ = (
         "commits",
@@ -96,7 +96,7 @@ class SimWorkers:
         self._closed = False
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Start a job; the future carries its result or its exception."""
+        """Start a job. The future gets its result or its exception."""
         return self.submit(lane, job, args, kwargs)
 
     def start(
@@ -124,7 +124,8 @@ class SimWorkers:
         return job
 
     def close(self) -> None:
-        """Run all queued jobs to their end now, and take no more (in production this is a blocking wait)."""
+        """Run all queued jobs to their end now. New jobs are refused. (In production this is a blocking
+        wait.)"""
         self._closed = True
         running, self._running = self._running, []
         for job in running:
@@ -146,7 +147,7 @@ class SimWorkers:
             self._complete(job)
 
     def resume(self) -> None:
-        """Continue the threads (SIGCONT)."""
+        """Let the threads of a stopped process continue (SIGCONT)."""
         held, self._held = self._held, []
         for job in held:
             if job.thread is None:
@@ -199,7 +200,8 @@ class SimWorkers:
             self._world.push(self._world.now + self._between(self._settings.job_ns), self._slice, job)
 
     def pause(self) -> None:
-        """Called when the running job comes to an effect. If the job is spread, other code may run first."""
+        """Pause the running job, if it is spread, so that other code can run. Called when the job is about to
+        have an effect."""
         job = self._world.job
         if job is None or job.thread is None or self._closed or self._process.loop.dead:
             return
@@ -207,13 +209,15 @@ class SimWorkers:
             job.thread.park()
 
     def abandon(self) -> None:
-        """The process is dead: run the rest of its spread jobs now, without effects."""
+        """Clean up after the process has died: its spread jobs that are paused run to their end now, so that
+        their threads end. What these jobs do has no effect."""
         for job in self._started:
             if job.thread is not None and job is not self._world.job:
                 self._execute(job)
 
     def tear(self) -> None:
-        """The process was killed: tear the writes of some of its running jobs."""
+        """Cut off some writes of the jobs that were running, because the process was killed in the middle of
+        them."""
         for job in self._running:
             if job.writes and self._random.random() < _TEAR_CHANCE:
                 self._tear(job)

@@ -9,14 +9,14 @@
         world.restart(a, server_main)
         world.run_until(lambda: done(), limit_s=10)
 
-Events are ordered by time in ns, then by a seeded tie. All random numbers come from streams that depend on
-the seed and a name. There is one stream for each purpose, so a change in one part does not reshuffle the
-others. An error that nothing handles fails the run at once: an exception in a callback, a program that
-raised, or a broken rule of the disk.
+Events are ordered by time in ns. Events of the same time run in an order that the seed decides. All random
+numbers come from streams that depend on the seed and a name. There is one stream for each purpose, so a
+change in one part does not reshuffle the others. An error that nothing handles fails the run at once. Such
+errors are an exception in a callback, a program that raises, or a broken rule of the disk.
 
-Python has two more sources of chance. Hashes of tasks are addresses: see loop.py. Garbage collection runs
-finalizers at moments that depend on the heap, so it is off during a run and done every `collect_every`
-events.
+Python itself has two more sources of chance. Hashes of tasks are memory addresses (see futures.py). Garbage
+collection runs finalizers at moments that depend on the heap, so automatic collection is off during a run,
+and the world collects after every `collect_every` events.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _CLOSE_ATTEMPTS = 100
 
 
 class RunFailed(Exception):
-    """An error inside a node that nothing handled. The text has the last log lines."""
+    """Raised when nothing handled an error inside a node. The text has the last log lines."""
 
 
 class RunTimeout(Exception):
-    """`run_until` reached its limit, or there were no more events."""
+    """Raised when `run_until` reaches its limit, or when there are no more events."""
 
 
 class World(Faults):
     """A deterministic world: the same seed gives the same course of events."""
 
     _frozen: ClassVar[bool] = False
-    """Whether the first world of this interpreter has frozen the objects that existed before it
-    (`gc.freeze`)."""
+    """Whether the objects that existed before the first world of this interpreter were frozen (`gc.freeze`).
+    """
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class World(Faults):
         self.now: int = 0
         self.events: int = 0
         self.cold_reads = 0
-        """Reads on an event loop that would have waited for a device. A worker has to make them."""
+        """How many reads on an event loop would have waited for a device. Such reads belong into a worker."""
         self.current: Process | None = None
         self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None
@@ -105,15 +105,15 @@ class World(Faults):
     # -- chance and events ---------------------------------------------------------------------------
 
     def stream(self, name: str) -> random.Random:
-        """A generator that depends on the seed and the name only."""
+        """A random generator that depends only on the seed and the name."""
         return random.Random(f"{self.seed}/{name}")
 
     def push(self, when: int, action: Callable[[Any], None], argument: Any) -> None:
-        """Have `action(argument)` called at world time `when` (ns)."""
+        """Plan an event: `action(argument)` is called at world time `when` (ns)."""
         heapq.heappush(self._heap, (when, self.tie(), action, argument))
 
     def enter(self, process: Process) -> None:
-        """Begin to run code of a process outside of its loop."""
+        """Mark that code of a process runs now, outside of the turns of its loop."""
         self.loop = None
         _set_running_loop(None)
         self.current = process
@@ -126,13 +126,13 @@ class World(Faults):
 
     @property
     def callbacks(self) -> int:
-        """Callbacks run by all loops so far."""
+        """How many callbacks all loops have run so far."""
         return sum(process.loop.callbacks for process in self._processes)
 
     # -- machines and processes ----------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
-        """The machine with that name, made at the first call."""
+        """The machine with this name. The first call makes it."""
         if name not in self.nodes:
             self.nodes[name] = Node(self, name, len(self.nodes) + 1)
         return self.nodes[name]
@@ -140,10 +140,10 @@ class World(Faults):
     def spawn(
         self, node: Node | str, main: Main, *, may_raise: tuple[type[BaseException], ...] = ()
     ) -> Process:
-        """Start a program, `main(env)`, on a machine that runs none.
+        """Start the program `main(env)` on a machine that runs none.
 
-        The process ends when the program ends (`Process.exit`). Its exceptions fail the run, except
-        `may_raise`.
+        The process ends when the program ends (see `Process.exit`). An exception of the program fails the
+        run, unless its class is in `may_raise`.
         """
         node = self._resolve(node)
         if node.process is not None:
@@ -156,11 +156,11 @@ class World(Faults):
         return node.process
 
     def foreign_node(self, name: str, number: int) -> Node:
-        """A machine that is not in `nodes`: it is not found by name, and faults do not concern it."""
+        """Make a machine that is not in `nodes`. No program finds it by name, and no fault hits it."""
         return Node(self, name, number)
 
     def run_beside(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
-        """Start a program on a foreign machine, next to other programs there."""
+        """Start a program on a foreign machine. Other programs may run on the same machine."""
         self._processes.append(Process(node, main, may_raise))
 
     def restart(
@@ -175,7 +175,8 @@ class World(Faults):
         return self.spawn(node, main, may_raise=may_raise)
 
     def ended(self, process: Process, how: Exit) -> None:
-        """Note that a process has ended. None of its code runs again, and none of its objects is freed."""
+        """Note that a process has ended. None of its code runs again, and none of its objects is freed before
+        `dispose`."""
         if process.exit is not None:
             return
         process.exit = how
@@ -220,7 +221,8 @@ class World(Faults):
             self.trace.add(now, process.name, level, text)
 
     def fail(self, process: Process, message: str, error: BaseException | None) -> None:
-        """Remember the first failure; the run ends after this event."""
+        """Remember an error that fails the run. Only the first is kept, and the run ends after the current
+        event."""
         text = f"{process.name}: {message}"
         leaf = error
         while isinstance(leaf, BaseExceptionGroup):
@@ -246,8 +248,8 @@ class World(Faults):
         self.now = limit
 
     def run_until(self, predicate: Callable[[], object], limit_s: float) -> None:
-        """Run until the predicate holds; it is checked after every event. RunTimeout after `limit_s` of
-        virtual time."""
+        """Run until the predicate holds. It is checked after every event. Raises RunTimeout after `limit_s`
+        seconds of virtual time."""
         if predicate():
             return
         limit = self.now + round(limit_s * SECOND)
@@ -294,15 +296,18 @@ class World(Faults):
     # -- the end -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Collect garbage, and raise RunFailed for errors of tasks that were never awaited."""
+        """Collect garbage. Raises RunFailed if something failed, for example a task whose error nobody
+        awaited."""
         gc.collect()
         if self._failure is not None:
             self._raise_failure()
 
     def dispose(self) -> None:
-        """Free everything. Suspended coroutines are closed now; what they still do has no effect.
+        """Free everything. Suspended coroutines are closed now, and what they do while they are closed has no
+        effect.
 
-        This is not left to the garbage collector, which would run at any time and complain of each coroutine.
+        If this were left to the garbage collector, it would happen at any time, with a warning for each
+        coroutine.
         """
         for process in self._processes:
             if process.exit is None:
@@ -340,7 +345,8 @@ class World(Faults):
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """Unwind a coroutine of an ended process: its `finally` blocks may await once more, or fail."""
+    """Close the coroutine of a task whose process has ended. Its `finally` blocks may await again or fail, so
+    the close is tried several times."""
     coroutine: Any = task.get_coro()
     for _ in range(_CLOSE_ATTEMPTS):
         try:

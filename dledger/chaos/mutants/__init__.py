@@ -6,7 +6,7 @@ applied to a copy of the tree, never to the tree itself, and there is no switch 
 
 `patches` reads and applies them, `suites` is the table of what runs against them, `command` runs it all.
 
-To add a mutant: change the code, `git diff -U1 > dledger/chaos/mutants/NAME.patch`, put comment lines (`#
-...`) before the diff, undo the change. If a patch no longer applies, tests/chaos/test_mutants.py fails; then
-make the patch anew.
+To add a mutant, change the code, run `git diff -U1 > dledger/chaos/mutants/NAME.patch`, put comment lines (`#
+...`) before the diff, and undo the change. If a patch no longer applies, tests/chaos/test_mutants.py fails;
+then make the patch anew.
 """

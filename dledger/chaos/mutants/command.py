@@ -1,7 +1,8 @@
 """`dledger chaos mutants`: run every mutant on a copy of the tree; print which suite caught it and how long
 it took.
 
-Exit code 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
+The exit code is 0 if all were caught, 1 if one survived or a patch does not fit, and 2 if the suites fail on
+the unchanged tree.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dledger.chaos.mutants.suites import SUITES, Suite
 from dledger.runtime.options import Options
 
 ROOT = Path(__file__).resolve().parents[3]
-"""The checkout."""
+"""The root of the checkout."""
 NEEDS_A_CHECKOUT = (
     "dledger chaos mutants needs a checkout of the repository: an installed package has neither the patches "
     "nor the tests. Clone it, `pip install -e '.[dev]'`, and run the command there"
@@ -39,16 +40,18 @@ NOT_COPIED = (
 _TAIL_LINES = 40
 _LONGEST = 160
 JUDGE_LIMIT_S = 300.0
-"""How long one seed of `--judges` may take."""
+"""Longest time for one seed of `--judges`, in seconds."""
 JUDGE_SEEDS = 24
-"""At most this many seeds of a judge are played, beginning with the seed in its row. The first seed in which
-the judge finds its mutant moves with every change of the order of events. If the judge finds it in none of
-them, the mutant counts as not caught."""
+"""Largest number of seeds that are played for one judge, beginning with the seed in the judge's row.
+
+Every change of the order of events moves the first seed in which the judge finds its mutant. A mutant that
+the judge finds in none of these seeds counts as not caught.
+"""
 
 
 @dataclass
 class Result:
-    """The result for one mutant. `by`: suite and test (or seed) that caught it."""
+    """The result for one mutant. `by` names the suite and the test (or seed) that caught it."""
 
     name: str
     caught: bool = False
@@ -65,7 +68,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one suite: the first failure (empty if all passed), and how many seeds were played."""
+    """The result of one suite: the first failure (empty if all tests passed), how many seeds were played, and
+    the end of the output."""
 
     failed: str
     seeds: int = 0
@@ -73,7 +77,7 @@ class Outcome:
 
 
 def run(args: Options) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command. Returns its exit code."""
     if not is_checkout(ROOT):
         return _nothing_run(args, 2, NEEDS_A_CHECKOUT)
     mutants = chosen(all_mutants(), args.only)
@@ -137,13 +141,14 @@ def _nothing_run(args: Options, code: int, why: str) -> int:
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether this is a checkout with the patches and the tests that must notice them. Wheels have
+    """Whether this is a checkout with the patches and the tests that must notice them. An installed wheel has
     neither."""
     return (root / "tests").is_dir() and any((root / "dledger/chaos/mutants").glob("*.patch"))
 
 
 def chosen(mutants: list[Mutant], only: Sequence[str]) -> list[Mutant]:
-    """The mutants that were asked for; SystemExit for an unknown name."""
+    """The mutants that were asked for, or all of them if none was named. Raises SystemExit for an unknown
+    name."""
     if only:
         known = {mutant.name: mutant for mutant in mutants}
         for name in only:
@@ -165,7 +170,8 @@ def misfitting(mutants: Sequence[Mutant]) -> list[str]:
 
 
 def baseline(suites: Sequence[Suite]) -> str:
-    """Run the suites on an unchanged copy. Returns the first failure, empty when all pass."""
+    """Run the suites on an unchanged copy of the tree. Returns the first failure, which is empty if all tests
+    pass."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         for suite in suites:
@@ -177,7 +183,7 @@ def baseline(suites: Sequence[Suite]) -> str:
 
 
 def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
-    """Apply the mutant to a copy and run suites until one fails."""
+    """Apply the mutant to a copy of the tree, and run suites until one fails."""
     result = Result(mutant.name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
@@ -196,8 +202,8 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 
 
 def try_judge(judged: Judged, mutant: Mutant) -> Result:
-    """Apply the mutant to a copy and play seeds until its judge finds it. Only findings of this judge
-    count."""
+    """Apply the mutant to a copy of the tree, and play seeds until its judge finds it. What other judges find
+    does not count."""
     result = Result(mutant.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -221,7 +227,7 @@ def try_judge(judged: Judged, mutant: Mutant) -> Result:
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
-    """The suites that concern the mutant, in their order, except that the suite which its patch names comes
+    """The suites that concern the mutant, in their order. The suite that the patch names as its first comes
     first."""
     return sorted(
         (suite for suite in suites if concerns(suite, mutant)), key=lambda suite: suite.name != mutant.first
@@ -229,7 +235,7 @@ def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
 
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:
-    """Whether the suite runs against a change of the mutant's files."""
+    """Whether the suite runs for a mutant that changes these files."""
     return not suite.packages or any(
         f"{path}/".startswith(f"dledger/{package}/") for path in mutant.paths for package in suite.packages
     )
@@ -243,7 +249,8 @@ def copy_tree(folder: Path) -> Path:
 
 
 def run_suite(suite: Suite, tree: Path) -> Outcome:
-    """Run one suite on one tree. A suite that does not end in time has caught the mutant too."""
+    """Run one suite on one tree. A suite that does not end within its time limit counts as having caught the
+    mutant."""
     try:
         return _run_seeds(suite, tree) if suite.seeds else _run_tests(suite, tree)
     except subprocess.TimeoutExpired:
@@ -265,8 +272,8 @@ def _run_tests(suite: Suite, tree: Path) -> Outcome:
 
 
 def _run_seeds(suite: Suite, tree: Path) -> Outcome:
-    """Play one seed, then two, four ..., as most mutants need few. Coverage marks that were not reached do
-    not count."""
+    """Play one seed, then two, then four, and so on, because most mutants need few seeds. Coverage marks that
+    were not reached do not count as failures."""
     start, size, turn = 0, 1, 0
     until = time.monotonic() + suite.limit_s
     while start < suite.seeds and time.monotonic() < until:
@@ -306,7 +313,8 @@ def _first_violation(
 
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter on a copy of the tree. The output includes the errors."""
+    """Run this interpreter on a copy of the tree. The output has standard output and standard error together.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
@@ -355,7 +363,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 
 def line(result: Result) -> str:
-    """One line about a result, for people."""
+    """One line for people about a result."""
     state = "caught  " if result.caught else "SURVIVED"
     by = result.by if result.caught else "ran " + ", ".join(result.ran)
     return f"{state} {result.name:<40} {result.seconds:6.1f} s  {by}"

@@ -1,4 +1,4 @@
-"""One mutant for each judge of the simulator, and the seed from which on that judge should find it.
+"""One mutant for each judge of the simulator, and the first seed in which that judge should find it.
 
 `dledger chaos mutants --judges` plays these before each merge. They show that every judge still works: if a
 judge misses faults, or a workload no longer reaches what the judge checks, its mutant survives.
@@ -14,12 +14,12 @@ class Judged:
     """A mutant that a judge must find."""
 
     judge: str
-    """The subject of the judge."""
+    """What the judge checks."""
     mutant: str
     profile: str
     seed: int
     says: str
-    """A part of the error text that only this judge writes."""
+    """Part of the text of this judge's error, which no other judge writes."""
 
 
 JUDGES: tuple[Judged, ...] = (

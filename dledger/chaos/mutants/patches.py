@@ -1,6 +1,6 @@
-"""Patches as files: comment lines, then a unified diff. They are applied strictly: every line before and
-around a change must be there, at the place that the diff names or, when the code has moved, at exactly one
-other place."""
+"""Reads and applies patches. A patch is a file with comment lines and then a unified diff. Patches are
+applied strictly. Every line before and around a change must be there, at the line number that the diff names.
+If the code has moved, the lines must be at exactly one other line number."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
 class PatchError(Exception):
-    """A patch that cannot be read, or does not fit the tree; the text says which and where."""
+    """Raised when a patch cannot be read or does not fit the tree. The text says which patch and where."""
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """One place of a patch: the lines `before`, expected at line `line` (from 1), become the lines
-    `after`."""
+    """One changed place of a patch. The lines `before`, expected at line number `line` (from 1), are replaced
+    by the lines `after`."""
 
     path: str
     line: int
@@ -29,8 +29,8 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One patch. `about`: what it breaks; `rule`: the decision that forbids it; `first`: the suite to begin
-    with."""
+    """One patch. `about` says what it breaks, `rule` is the rule that forbids it, and `first` is the suite to
+    begin with."""
 
     name: str
     about: str
@@ -50,7 +50,7 @@ def all_mutants() -> list[Mutant]:
 
 
 def read_mutant(path: Path) -> Mutant:
-    """Read one patch file. PatchError when it is not a valid mutant."""
+    """Read one patch file. Raises PatchError if it is not a valid mutant."""
     lines = path.read_text().splitlines()
     comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     rules = [line.removeprefix("Rule:").strip() for line in comments if line.startswith("Rule:")]
@@ -98,15 +98,15 @@ def _hunks(name: str, lines: list[str]) -> list[Hunk]:
 
 
 def apply(mutant: Mutant, root: Path) -> None:
-    """Change the files below `root`. When a hunk does not fit, PatchError is raised and no file is
-    changed."""
+    """Change the files below `root`. If a hunk does not fit, PatchError is raised and no file is changed."""
     changed = {path: mutated(mutant, path, _read(mutant, root, path)) for path in mutant.paths}
     for path, text in changed.items():
         (root / path).write_text(text)
 
 
 def check(mutant: Mutant, root: Path) -> None:
-    """Raise PatchError when the mutant does not fit the files below `root`, or leaves no valid Python."""
+    """Raises PatchError if the mutant does not fit the files below `root`, or if the result is not valid
+    Python."""
     for path in mutant.paths:
         text = mutated(mutant, path, _read(mutant, root, path))
         try:
@@ -116,7 +116,7 @@ def check(mutant: Mutant, root: Path) -> None:
 
 
 def mutated(mutant: Mutant, path: str, text: str) -> str:
-    """The content of one file with the mutant's changes."""
+    """The content of one file after the mutant's changes."""
     lines = text.splitlines()
     shift = 0
     for hunk in mutant.hunks:

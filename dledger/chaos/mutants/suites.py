@@ -1,5 +1,5 @@
-"""The suites that run against a mutant: a table, cheapest first. The first suite that fails has caught the
-mutant."""
+"""The suites that run against a mutant, as a table with the cheapest first. The first suite that fails has
+caught the mutant."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ SIM = "sim"
 
 @dataclass(frozen=True)
 class Suite:
-    """Test files for pytest, or the arguments of `dledger chaos sim`. A suite runs only for mutants of
-    `packages`."""
+    """One suite: test files for pytest, or arguments of `dledger chaos sim`. It runs only for mutants that
+    change a folder in `packages`."""
 
     name: str
     kind: str
-    """FAST, or SIM for whole nodes in simulated time."""
+    """FAST for tests, or SIM for whole nodes in simulated time."""
     limit_s: float
     tests: tuple[str, ...] = ()
     seeds: int = 0
-    """How many seeds of `dledger chaos sim` are played instead of tests, in growing parts until one is
-    violated."""
+    """How many seeds of `dledger chaos sim` are played instead of tests. They are played in growing parts
+    until a seed finds an error."""
     profiles: tuple[str, ...] = ()
-    """The profiles of these seeds, used in turn. Empty: each seed has its own profile."""
+    """The fault profiles of these seeds, used in turn. If empty, each seed has its own profile."""
     packages: tuple[str, ...] = ()
-    """Folders of `dledger/` whose mutants the suite runs for. Empty: the suite runs for all mutants."""
+    """Folders of `dledger/` for whose mutants the suite runs. If empty, the suite runs for all mutants."""
 
 
 CORE = (

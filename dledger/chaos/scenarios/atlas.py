@@ -1,10 +1,10 @@
 """The fault atlas: which faults of disks a run may inject so that the group must still recover.
 
-Kills, power cuts, partitions, stops and clock faults may hit all nodes at once: they lose nothing that was
-acknowledged. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory) removes
-that node's copy. Then a majority of undamaged copies must be left. So no second node of three is damaged
-before the first one is whole again, which means that it is a voter with everything that was committed when it
-was damaged. A damaged node that was removed from the group counts no longer.
+Kills, power cuts, partitions, stops and clock faults may hit all nodes at once, because they lose nothing
+that was acknowledged. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory)
+can take away that node's copy. Then a majority of undamaged copies must be left. So in a group of three no
+second node is damaged before the first one is whole again. A node is *whole* if it is a voter with everything
+that was committed when it was damaged. A damaged node that was removed from the group is no longer counted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read", "eio-snapshot")
-"""Damage that is repaired while the node runs."""
+"""Kinds of damage that are repaired while the node runs."""
 ALONE = ("rot-index", "rot-votes", "lose-votes", "misdirect", "misdirect-votes")
-"""Damage that is never combined with other damage in one store: two kinds in one entry may be more than the
-store can tell apart (docs/explanation/guarantees.md)."""
+"""Kinds of damage that are never combined with other damage in one store. Two kinds in one entry may be more
+than the store can tell apart (docs/explanation/guarantees.md)."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """The kind of a damage, and the commit index and the life of the node when it happened."""
+    """One damage: its kind, the commit index when it happened, and the node's number of starts at that time
+    (`life`)."""
 
     kind: str
     commit_index: int
@@ -43,7 +44,7 @@ class Atlas:
         self._stage = stage
 
     def allows(self, name: str, kind: str) -> bool:
-        """Whether this node's store may be damaged in this way now. Refusals are counted."""
+        """Whether this node's store may be damaged in this way now. Counts a refusal in `refused`."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
         before = self.damaged.get(name)
@@ -74,8 +75,8 @@ class Atlas:
         return None if head is None or head.members.pending(head.commit_index) else head
 
     def _voters(self) -> int:
-        """The number of voters. While a change is pending, or without a leader, it is the smallest number
-        that any node counts."""
+        """The number of voters. While a change of the configuration is pending, or without a leader, it is
+        the smallest number that any node knows."""
         nodes = [self._stage.machines[name].node for name in self._stage.alive()]
         heads = [node for node in (self._head(),) if node is not None]
         counts = [

@@ -1,4 +1,5 @@
-"""Client batches (safety.md S11), appended as a broker does it: by a caller in the leader's own process."""
+"""Client batches (safety.md S11). They are appended as a broker appends them, by a caller in the leader's own
+process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Reply = Callable[[str, int], None]
 
 
 class Batches:
-    """The batches of a whole stage. A batch is never answered when its leader ends: its outcome is
+    """The client batches of one run. A batch is never answered if its leader ends; then its outcome is
     unknown."""
 
     def __init__(self, stage: Stage) -> None:
@@ -26,15 +27,17 @@ class Batches:
         self._waiting: dict[str, list[tuple[int, int, int, Reply]]] = {}
 
     def offer(self, values: list[bytes], reply: Reply) -> None:
-        """Let the leader append these values as one batch. `reply` is called outside of any process."""
+        """Let the leader append these values as one batch. `reply` is called with the outcome, outside of any
+        process."""
         self._stage.world.push(self._stage.world.now, lambda _: self._deliver(values, reply), None)
 
     def started(self, machine: Machine) -> None:
-        """A new life of a node begins: requests to the former life are never answered."""
+        """Note that a node was started again. Batches that waited at this node before the start are never
+        answered."""
         self._waiting[machine.name] = []
 
     def committed(self, machine: Machine, index: int) -> None:
-        """The commit index of a node moved."""
+        """Answer the batches that wait at this node, up to its new commit index."""
         waiting = self._waiting[machine.name]
         while waiting and waiting[0][1] <= index:
             first, last, term, reply = waiting.pop(0)

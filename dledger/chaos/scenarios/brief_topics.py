@@ -1,4 +1,4 @@
-"""The client program whose topics are deleted and made again (`deletion_history`)."""
+"""The client program of the runs in which topics are deleted and made again (see `deletion_history`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BRIEF_GROUP, BRIEF_NAMES, BRIEF_QUEUES, BRIEF_SENDS, BRIEF_CYCLES = "brief-reade
 BRIEF_PAUSE_S = (0.05, 1.5)
 BRIEF_LOOKS = 25
 USER_CHANGES = 2
-"""Changes of users and policies after each topic."""
+"""How many changes of users and policies follow each topic."""
 T = TypeVar("T")
 
 
@@ -84,7 +84,7 @@ class BriefTopics(Program):
             del history.unsure[topic]
 
     async def _in_time(self, ask: Callable[[], Awaitable[T]], right: Callable[[T], bool]) -> T:
-        """Ask until the answer is right, at most BRIEF_LOOKS times, as a deposed leader may answer for a
+        """Ask until the answer is right, at most BRIEF_LOOKS times, because a deposed leader may answer for a
         moment. Returns the last answer."""
         for _ in range(BRIEF_LOOKS):
             found = await ask()

@@ -1,4 +1,5 @@
-"""Client machines of a run with brokers: our real producer and consumers, and an operator.
+"""Programs of the client machines in a run with brokers. They use our real producer and consumers; one of
+them is an operator.
 
 Each program may be killed and started again at any time. It then continues with the next operation of the
 plan.
@@ -58,28 +59,35 @@ FIRST_TOPIC = "auto"
 """A topic that the brokers create when a producer first sends to it."""
 TAGS = 3
 PLAIN_UP_TO = 4096
-"""Bodies above this size cannot be compressed, every second time."""
+"""Largest body, in bytes, that can always be compressed. Of the larger bodies every second one has random
+bytes and cannot be compressed."""
 DELAYED_EVERY = 6
 """Every DELAYED_EVERY-th single message has a delay level."""
 IN_TRANSACTIONS = 3
-"""The message this many places behind each delayed one is sent in a transaction."""
+"""The message this many places behind each message with a delay level is sent in a transaction."""
 TIMED = 5
-"""The message this many places behind each delayed one has a time of its own."""
+"""The message this many places behind each message with a delay level is a timer message: it has its own time
+of delivery."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
-"""Options of the producers. With short time-outs a producer often does not learn the outcome of its
-messages."""
+"""Options of the producers, used in turn. With short time-outs a producer often does not learn the outcome of
+its messages."""
 COMMIT_EVERY_S = 0.7
 ASSIGN_EVERY_S = 2.0
 PULL_GROUP, PUSH_GROUP, ORDERLY_GROUP = "readers", "workers", "in-order"
 STAY_S = (1.0, 8.0)
-"""How long a consumer that works in order runs before it closes and another one begins."""
+"""How long an orderly consumer runs before it closes and another one begins, in seconds (shortest and longest
+time)."""
 CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
-"""The longest call of a listener that works in order, the longest long call, and how many messages there are
-for each long call on average. Brokers keep a lock longer than a call plus the time for which a consumer
-regards its lock as valid: otherwise a call might not be alone at its end."""
+"""Calls of the listener of an orderly consumer: the longest usual call and the longest long call, in seconds,
+and how many messages there are on average for each long call.
+
+Brokers keep a lock longer than a long call plus the time for which a consumer regards its lock as valid.
+Otherwise a second call could begin before a long call ends.
+"""
 RESET_EVERY = 3
-"""Every RESET_EVERY-th operation of the operator ends with a reset of the workers' group."""
+"""Every RESET_EVERY-th operation of the operator ends with a reset of the consumer offsets of the workers'
+groups."""
 
 
 class Program:
@@ -88,16 +96,16 @@ class Program:
     def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
         self.name: str = stage.client_names[number]
         self.redirect: bool = number % 2 == 0
-        """Whether this client sends to the leader that a broker names. Requests of other clients are
-        forwarded by brokers that do not lead."""
+        """Whether this client sends its requests to the leader whose address a broker returns. For other
+        clients, brokers that do not lead forward the requests."""
         self.lives = 0
         self._stage = stage
         self._history = history
         self._topics = topics
-        """Topics that may be used: the first one, and those whose creation was acknowledged."""
+        """Topics that may be used: the first one, and all topics whose creation was acknowledged."""
 
     async def main(self, env: Env) -> None:
-        """Run one life of the program."""
+        """Run the program once, from its start to its end or a kill."""
         raise NotImplementedError
 
     def options(self) -> ClientOptions:
@@ -112,7 +120,8 @@ class Program:
 
 
 class Planned(Program):
-    """Performs the operations of the plan one after another, none before its time."""
+    """Performs the client's operations of the plan one after another. No operation begins before its time in
+    the plan."""
 
     def __init__(
         self,
@@ -130,7 +139,7 @@ class Planned(Program):
 
     @property
     def done(self) -> bool:
-        """Whether each operation of the plan ended, or was cut off by a kill."""
+        """Whether every operation of the plan has ended or was cut off by a kill."""
         return self._next >= len(self._operations) and self._stage.world.nodes[self.name].process is None
 
     async def main(self, env: Env) -> None:
@@ -153,7 +162,8 @@ class Planned(Program):
                 await self.perform(producer, operation)
 
     async def check(self, message: ReceivedMessage) -> LocalTransactionState:
-        """Answer a broker's check of a transaction, also for messages that another producer sent."""
+        """Answer a broker that checks the state of a transaction, also for messages that another producer
+        sent."""
         fate = self._history.transactions.fates[message.body]
         if fate is Fate.NEVER:
             return LocalTransactionState.UNKNOWN
@@ -166,11 +176,11 @@ class Planned(Program):
 
 
 class Producer(Planned):
-    """Sends messages: one by one, several at once, and as batches."""
+    """Sends messages one by one, several at once, and in batches."""
 
     _count = 0
     sent_again: int = 0
-    """How often `send_again` ended."""
+    """How often `send_again` has been completed."""
 
     def __init__(
         self,
@@ -197,7 +207,8 @@ class Producer(Planned):
             await self._some(producer, topic, operation.size)
 
     async def send_last(self, env: Env) -> None:
-        """The liveness phase: every topic must take one more message."""
+        """Send messages until every topic has acknowledged one more message. This shows that the group makes
+        progress."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for topic in list(self._topics):
                 while True:
@@ -209,7 +220,7 @@ class Producer(Planned):
         self.last_sent = True
 
     async def send_again(self, env: Env) -> None:
-        """Send one more message to the queues of the last messages."""
+        """Send one more message to each queue that has a message of `send_last`."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for queue in self._last:
                 await self._one(producer, queue.topic, 100, queue)
@@ -225,7 +236,7 @@ class Producer(Planned):
         return Message(topic, f"{unique}|".encode() + filling, tags=tag, keys=unique)
 
     def _delay_level(self) -> int:
-        """The delay level of the next single message; 0 for none."""
+        """The delay level of the next single message. 0 means no delay."""
         turn, rest = divmod(self._count, DELAYED_EVERY)
         return 0 if rest else 1 + turn % len(DELAYS_MS)
 
@@ -235,7 +246,7 @@ class Producer(Planned):
         return send
 
     async def _some(self, producer: AsyncTransactionProducer, topic: str, size: int) -> None:
-        """Send one message: some in a transaction, some for a time of their own."""
+        """Send one message. Some messages are sent in a transaction, and some are timer messages."""
         turn, rest = divmod(self._count, DELAYED_EVERY)
         if rest == IN_TRANSACTIONS:
             await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
@@ -342,7 +353,7 @@ class Operator(Planned):
                 await self._reset(producer, ORDERED_GROUP)
 
     async def _reset(self, producer: AsyncProducer, group: str) -> None:
-        """Reset a group to the beginning of the first topic."""
+        """Reset the consumer offsets of a group to the beginning of the first topic."""
         topic, stage = self._topics[0], self._stage
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
@@ -364,11 +375,11 @@ class Operator(Planned):
 
 
 class Consumer(Program):
-    """The parts of a consumer program that report to the history."""
+    """The common part of consumer programs, which writes observations to the history."""
 
     group = ""
     routes: Mapping[str, TopicRoute] = MappingProxyType({})
-    """The routes that this life of the program last asked for."""
+    """The routes that the program asked for last since its start."""
 
     def handed(self, life: int, message: ReceivedMessage) -> None:
         """Note a message that the client handed to the program."""
@@ -390,7 +401,8 @@ class Consumer(Program):
 
 
 class PullReader(Consumer):
-    """Reads all queues of all topics, commits, and asks for the offsets of its group."""
+    """Pulls from all queues of all topics, commits consumer offsets, and asks for the consumer offsets of its
+    group."""
 
     group = PULL_GROUP
 
@@ -430,8 +442,8 @@ class PullReader(Consumer):
         self._history.positions.append(Position(self.group, (queue.topic, queue.queue_id), offset, begin))
 
     async def _commit(self, consumer: AsyncPullConsumer) -> None:
-        """Commit each queue by itself, so that each outcome is known. Now and then ask for the committed
-        offset."""
+        """Commit each queue in a request of its own, so that each outcome is known. Sometimes ask for the
+        committed offset."""
         for queue in consumer.assignment:
             key = (queue.topic, queue.queue_id)
             offset = consumer.position(queue)
@@ -494,8 +506,8 @@ class PushWorker(Consumer):
 
 
 class OrderlyWorker(Consumer):
-    """Shares the queues of all topics with another worker and consumes each in order. It stops and begins
-    again as a new consumer."""
+    """An orderly push consumer. It shares the queues of all topics with another worker. After some time it
+    closes, and continues as a new consumer."""
 
     group = ORDERLY_GROUP
 

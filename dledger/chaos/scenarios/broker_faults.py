@@ -1,4 +1,4 @@
-"""Faults of runs with brokers: those of nodes, and those of the NameServer, the clients and derived files."""
+"""Faults of runs with brokers. They hit nodes, the NameServer, the clients, and derived files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from dledger.chaos.scenarios.plan import Fault
 
 DERIVED = ("consumequeue", "state")
 ROLL_WITHIN_MS = 8_000
-"""How long the fault waits for a broker that puts timer messages into the log again."""
+"""How long the fault waits for a broker to put timer messages into the log again, in ms."""
 ROLL_MOMENTS_MS = 8
-"""The kill comes at most this many milliseconds after that."""
+"""The broker is killed less than this many milliseconds after that."""
 
 
 class BrokerInjector(Injector):
-    """Also hits the NameServer and the clients, and shuts brokers down as SIGTERM does."""
+    """Injects the faults of a plan with brokers. It also hits the NameServer and the clients, and shuts
+    brokers down as SIGTERM does."""
 
     def __init__(self, stage: BrokerStage) -> None:
         super().__init__(stage)
@@ -46,7 +47,8 @@ class BrokerInjector(Injector):
             self._brokers.start_client(name)
 
     def _terminate(self, fault: Fault) -> bool:
-        """Shut a broker down: it hands over, unregisters and ends. It is started again afterwards."""
+        """Shut a broker down, so that it hands leadership over, unregisters and ends. It is started again
+        later."""
         target = self._target(fault)
         process = None if target is None else self._world.nodes[target].process
         if target is None or process is None or not self._brokers.shut_down(target):
@@ -106,7 +108,7 @@ class BrokerInjector(Injector):
     # Derived files
 
     def _derived_error(self, fault: Fault) -> bool:
-        """Let the next writes or fsyncs of ConsumeQueues or of their snapshot fail: the broker ends."""
+        """Let the next writes or fsyncs of ConsumeQueues or of their snapshot fail. The broker then ends."""
         target = self._target(fault)
         if target is None:
             return False
@@ -129,12 +131,13 @@ class BrokerInjector(Injector):
     # What a broker appends by itself
 
     def _batch_crash(self, fault: Fault) -> bool:
-        """End the leader before its n-th effect after the next messages that it makes from its own state.
-        Every second time these are delayed messages that are due. Otherwise they are also timers, committed
-        transactions, and copies of messages for a retry.
+        """End the leader before its n-th effect after the next batch of messages that it makes from its own
+        state.
 
-        From now on each of its pushes holds one batch. So if the leader writes in two batches of one turn
-        what belongs into one batch (safety.md S11), the crash separates them.
+        Every second time these messages are delayed messages that are due. Otherwise they may also be timers,
+        committed transactions, or copies of messages for a retry. From this fault on, each push of the leader
+        holds one batch. So if the leader writes two batches in one turn although the content belongs into one
+        batch (safety.md S11), the crash separates them.
         """
         name = self._stage.leader()
         broker = None if name is None else self._brokers.broker(name)
@@ -174,8 +177,8 @@ class BrokerInjector(Injector):
     # Timers
 
     def _roll_kill(self, fault: Fault) -> bool:
-        """Kill the next broker that puts waiting timer messages into the log again, a moment later: before or
-        after these messages are committed, or applied."""
+        """Wait for a broker that puts waiting timer messages into the log again, and kill it a moment later.
+        The messages may then be uncommitted, committed or applied."""
         rolled = {name: self._rolled(name) for name in self._stage.names}
         self._await_roll(fault, rolled, self._world.now + ROLL_WITHIN_MS * MS)
         return True
@@ -190,7 +193,8 @@ class BrokerInjector(Injector):
             self._later(1, partial(self._await_roll, fault, before, until))
 
     def _rolled(self, name: str) -> tuple[int, int]:
-        """The life of a broker, and how many messages it put into the log again in that life."""
+        """The number of a broker's starts, and how many messages the broker has put into the log again since
+        its last start."""
         host = self._stage.machines[name].host
         broker = getattr(host, "broker", None)
         return (
@@ -208,7 +212,7 @@ class BrokerInjector(Injector):
     # Clients
 
     def _client_kill(self, fault: Fault) -> bool:
-        """Kill the pull consumer every second time, otherwise any client. It is started again and
+        """Kill the pull consumer every second time, otherwise any client. The client is started again and
         continues."""
         names = self._brokers.client_names
         wanted = names[PULL : PULL + 1] if fault.pick % 2 else names

@@ -1,5 +1,5 @@
-"""The observations of producers, consumers and the operator of a run with brokers: plain facts, for the
-judge."""
+"""What the producers, consumers and the operator of a run with brokers observed. These are plain facts
+without conclusions, for the judge."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dledger.chaos.scenarios.user_history import UserHistory
 
 @dataclass
 class Send:
-    """One send: a message, or several as one batch. Times in ns of the world; `end` is -1 while the send
-    runs."""
+    """One send of one message, or of several messages as one batch. Times are world time in ns; `end` is -1
+    while the send runs."""
 
     client: str
     topic: str
@@ -30,18 +30,18 @@ class Send:
     outcome: str = RUNNING
     queue: int = -1
     offset: int = -1
-    """Queue offset of the first message, as acknowledged."""
+    """Queue offset of the first message, from the acknowledgement."""
     ids: tuple[str, ...] = ()
-    """Offset message ids, as acknowledged."""
+    """Offset message ids, from the acknowledgement."""
     text: str = ""
     begun: int = -1
-    """The latest position at which the log of a broker began when the send ended: earlier messages may be
-    forgotten. -1 while the send runs."""
+    """The log position from which on all brokers still had their logs when the send ended. Earlier messages
+    may have been removed. -1 while the send runs."""
 
 
 @dataclass
 class Receipt:
-    """A message that was handed to a consumer. `life`: a number for each start of the consumer's program."""
+    """A message that a consumer program received. `life` is a number for each start of the program."""
 
     group: str
     consumer: str
@@ -52,17 +52,19 @@ class Receipt:
     position: int
     store_ms: int
     term: int = 0
-    """The leader's term at that time."""
+    """The leader's term when the message was received."""
     begun: int = 0
-    """The latest position at which the log of a broker began at that time: messages before it may be
-    skipped."""
+    """The log position from which on all brokers still had their logs when the message was received. The
+    group may skip messages before that position."""
 
 
 @dataclass
 class Turn:
-    """A call of the listener of a consumer that works in order. Times in ns of the world. `end` is -1 if the
-    consumer was killed during the call. `term` and `last_term` are the leader's at the beginning and the end
-    of the call."""
+    """One call of the listener of an orderly consumer.
+
+    Times are world time in ns. `end` is -1 if the consumer was killed during the call. `term` is the leader's
+    term when the call began, and `last_term` its term when the call ended.
+    """
 
     group: str
     consumer: str
@@ -77,7 +79,7 @@ class Turn:
 
 @dataclass
 class Commit:
-    """A consumer offset that was reported to the leader, and whether the leader acknowledged it."""
+    """One commit of a consumer offset, with its outcome."""
 
     group: str
     queue: Queue
@@ -90,8 +92,8 @@ class Commit:
 
 @dataclass
 class Position:
-    """The offset from which a group continues, as the leader answered to a question or to a consumer that
-    begins."""
+    """The offset from which a group continues, as the leader told a client that asked for it or a consumer
+    that began."""
 
     group: str
     queue: Queue
@@ -110,23 +112,23 @@ class TopicChange:
     outcome: str = RUNNING
     text: str = ""
     unanswered: bool = False
-    """Whether an attempt of this request got no answer, so that it may still arrive."""
+    """Whether an attempt of this request got no answer, so that the attempt may still be executed."""
 
 
 @dataclass
 class Stood:
-    """A pull that was answered over another connection, because its broker was lost."""
+    """The answer that a pull got over another connection, because the broker at which it waited was lost."""
 
     queue: Queue
     offset: int
-    """The offset in the request."""
+    """The queue offset in the pull request."""
     code: int
     next_offset: int
 
 
 @dataclass
 class BrokerHistory:
-    """All observations, each list in the order in which the operations began."""
+    """All observations of one run. Each list is in the order in which the operations began."""
 
     sends: list[Send] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
@@ -143,10 +145,11 @@ class BrokerHistory:
     transactions: TransactionHistory = field(default_factory=TransactionHistory)
     timers: TimerHistory = field(default_factory=TimerHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
-    """Group -> queue -> the offset behind the furthest message that the group was handed."""
+    """Maps a group, and then a queue, to the offset after the furthest message that the group has received.
+    """
 
     def received(self, receipt: Receipt) -> None:
-        """Note that a consumer was handed a message."""
+        """Note that a consumer received a message."""
         self.receipts.append(receipt)
         self._reach(receipt.group, receipt.queue, receipt.offset)
         for reset in self.resets:
@@ -154,7 +157,7 @@ class BrokerHistory:
                 reset.handed(receipt.queue, receipt.offset)
 
     def popped_in_order(self, message: Ordered) -> None:
-        """Note that a consumer popped a message in order."""
+        """Note that a consumer received a message that it popped in order."""
         self.ordered.handed.append(message)
         self._reach(ORDERED_GROUP, message.batch[0], message.offset)
 
@@ -164,7 +167,7 @@ class BrokerHistory:
 
     @property
     def operations(self) -> int:
-        """How many operations the clients asked for: messages, commits, questions, topics. Pulls are not
-        counted."""
+        """How many operations the clients did: messages sent, commits, questions for an offset, and changes
+        of topics. Pulls are not counted."""
         sent = sum(len(send.values) for send in self.sends)
         return sent + len(self.commits) + len(self.positions) + len(self.changes)

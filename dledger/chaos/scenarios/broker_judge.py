@@ -1,10 +1,11 @@
-"""What must hold above the log, in English above each check: producers, consumers, offsets, topics.
+"""Checks of producers, consumers, offsets and topics in a run with brokers. A comment above each check says
+the rule in English.
 
-`messages` is the content of the whole log, by queue, from the judge's own replay. The rest is what clients
-observed. All checks raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*: the message
-is exactly where the answer said. *Refused*: it is nowhere. *Unknown*, for anything else: it may be in the
-log. In no case is it there twice, however often our producer sent it again, unless retention had removed the
-first copy.
+The parameter `messages` is the content of the whole log, by queue, from the judge's own replay. The rest is
+what clients observed. All checks raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*:
+the message is exactly where the answer said. *Refused*: it is nowhere. *Unknown*, for anything else: it may
+be in the log. In no case is it there twice, however often our producer sent it again. The only exception is
+that retention had removed the first copy.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from dledger.formats.message_ids import decode_message_id
 from dledger.remoting.codes import ResponseCode
 
 DELAYS_MS = (1_000, 5_000, 10_000)
-"""The delays in milliseconds of the first delay levels, which producers use."""
+"""The delays of the first delay levels, in milliseconds. Producers use these levels."""
 Messages = Mapping[Queue, Sequence[Stored]]
 
 
 @dataclass
 class BrokerVerdict:
-    """The counts of one history."""
+    """Counts of what the judge saw in one history."""
 
     acknowledged: int = 0
     halves: int = 0
@@ -45,33 +46,34 @@ class BrokerVerdict:
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
-    """Messages of unknown outcome that are in the log."""
+    """Messages that are in the log although their producer did not learn the outcome."""
     resent: int = 0
-    """Messages that are in the log from a repeated attempt: the first attempt was not stored."""
+    """Messages whose copy in the log comes from a repeated attempt, because the first attempt was not stored.
+    """
     batches: int = 0
     received: int = 0
     repeated: int = 0
-    """Messages that a group was handed again."""
+    """Messages that a group received another time."""
     committed: int = 0
-    """Acknowledged consumer offsets."""
+    """Consumer offsets whose commit was acknowledged."""
     topic_changes: int = 0
     turns: int = 0
-    """Calls of consumers that work in order."""
+    """Calls of the listeners of orderly consumers."""
     moved: int = 0
-    """How often a queue moved between consumers that work in order."""
+    """How often a queue moved from one orderly consumer to another."""
     delivered: int = 0
     """Delayed messages that were delivered."""
     popped: int = 0
     revived: int = 0
-    """Popped messages that were delivered again."""
+    """Popped messages that were delivered again after their invisible time."""
 
 
 # Producers
 
 
 def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdict, begun: int = 0) -> None:
-    """Compare all answers to producers with the log. `begun`: the latest position at which the log of a
-    broker begins at the end of the run."""
+    """Compare all answers to producers with the log. `begun` is the log position from which on all brokers
+    have their logs at the end of the run."""
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
@@ -174,8 +176,8 @@ def _judge_order(sends: Sequence[Send]) -> None:
 def judge_receipts(
     receipts: Sequence[Receipt], messages: Messages, strict: Iterable[str], verdict: BrokerVerdict
 ) -> None:
-    """Check the messages that consumers were handed. `strict`: groups whose consumers keep their queues for
-    life."""
+    """Check the messages that consumers received. `strict` names groups in which a consumer keeps its queues
+    until its program ends."""
     reached: dict[tuple[str, Queue], int] = {}
     runs: dict[tuple[str, int, Queue], int] = {}
     strict = tuple(strict)
@@ -207,7 +209,8 @@ def judge_receipts(
 
 
 def judge_stood(stood: Sequence[Stood]) -> None:
-    """Check the pulls that were answered over another connection than their own."""
+    """Check the answers to pulls that came over another connection. Such a pull must be told to continue
+    where it began."""
     for one in stood:
         # Who does not have the pull knows nothing of it but where it began.
         if (one.code, one.next_offset) != (ResponseCode.PULL_NOT_FOUND, one.offset):
@@ -220,7 +223,8 @@ def judge_stood(stood: Sequence[Stood]) -> None:
 def judge_completeness(
     reached: Mapping[str, Mapping[Queue, int]], groups: Iterable[str], messages: Messages, begun: int
 ) -> None:
-    """Check that in the end every group was handed every message, except those that retention had removed."""
+    """Check that in the end every group has received every message, except those that retention had removed.
+    """
     for group in groups:
         for queue, stored in messages.items():
             if queue[0] in UNREAD or (stored and stored[0].copied):
@@ -236,7 +240,7 @@ def _check_skipped(what: str, skipped: Sequence[Stored], begun: int) -> None:
 
 
 def judge_turns(turns: Sequence[Turn], verdict: BrokerVerdict) -> None:
-    """Check consumers that work in order: a queue has one owner at a time, and its messages come in order."""
+    """Check orderly consumers: calls for one queue never overlap, whichever consumer makes them."""
     by_queue: dict[tuple[str, Queue], list[Turn]] = {}
     for turn in turns:
         verdict.turns += 1
@@ -267,10 +271,11 @@ def judge_offsets(
     stale_ns: int,
     verdict: BrokerVerdict,
 ) -> None:
-    """Check that an acknowledged consumer offset never goes back. `final`: the offsets in the replayed log.
+    """Check that an acknowledged consumer offset never goes back. `final` has the offsets in the replayed
+    log.
 
-    A leader that was cut off may answer from an old state until it steps down. So an answer must include what
-    was acknowledged more than `stale_ns` before the question.
+    A leader that was cut off may answer from an old state until it steps down. So an answer need only include
+    what was acknowledged more than `stale_ns` before the question.
     """
     done = sorted((commit for commit in commits if commit.outcome == ACKNOWLEDGED), key=lambda one: one.end)
     highest: dict[tuple[str, Queue], int] = {}
@@ -302,7 +307,7 @@ def judge_offsets(
 def judge_topics(
     changes: Sequence[TopicChange], topics: Mapping[str, Mapping[str, object]], verdict: BrokerVerdict
 ) -> None:
-    """Check that the last acknowledged change of a topic stays. A change of unknown outcome after it, or an
+    """Check that the last acknowledged change of a topic stays. A later change of unknown outcome, or an
     attempt that got no answer, may have replaced it."""
     by_topic: dict[str, list[TopicChange]] = {}
     for change in changes:
@@ -334,11 +339,11 @@ def judge_delays(
     *,
     clocks_are_right: bool,
 ) -> None:
-    """Compare the messages that waited with those that were delivered. `following`: delay level -> offset of
-    the first message that still waits; `begun`: messages before this position may have been removed by
-    retention.
+    """Compare the messages with a delay level with those that were delivered.
 
-    If a clock was ahead, store time stands still until the other clocks have reached it, and shows no delays.
+    `following` maps a delay level to the queue offset of the first message that still waits. Messages before
+    position `begun` may have been removed by retention. If a clock was ahead, store time stands still until
+    the other clocks have reached it. The delays cannot be seen in store times then.
     """
     due: dict[bytes, list[int]] = {}
     expired: dict[bytes, int] = {}

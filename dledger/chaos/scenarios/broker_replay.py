@@ -1,8 +1,9 @@
-"""The judge's own replay of a broker's log: its tables (`oracle`), and the messages of each queue.
+"""The judge's own replay of a broker's log. It has the broker's tables (see `oracle`) and the messages of
+each queue.
 
-It uses no code of `dledger/broker/` or `formats.state`, as it is compared with them. Entries come in log
-order, so what must hold along a log is checked here: queue offsets are dense, and store time never goes back
-(safety.md S12, S14, S15).
+It uses no code of `dledger/broker/` or `formats.state`, because its results are compared with theirs. Entries
+are applied in log order, so this module also checks two rules of that order: queue offsets have no gaps, and
+store time never goes back (safety.md S12, S14, S15).
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from dledger.formats.record import COMPRESSED, decode_record
 Kept = TypeVar("Kept")
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-"""The topic in which messages with a delay level wait; queue n is that of level n + 1."""
+"""The topic in which messages with a delay level wait. Queue n has the messages of level n + 1."""
 HALF, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-"""The topic in which half messages wait, and the topic of half messages that were never ended."""
+"""The topic in which half messages wait, and the topic to which half messages go whose transaction was never
+ended."""
 TIMERS = "rmq_sys_wheel_timer"
-"""The topic in which messages wait for a time of their own; it also has the recalls of such messages."""
+"""The topic in which timer messages wait. It also has the messages that recall them."""
 UNREAD = (SCHEDULE, HALF, DISCARD, TIMERS)
 """The topics that no consumer reads."""
 RESEND = "__RESEND"
-"""Property of a message of which an earlier attempt may have been stored."""
+"""Property that marks a message as a repetition: an earlier attempt may have been stored."""
 
 
 class Stored(NamedTuple):
@@ -42,7 +44,7 @@ class Stored(NamedTuple):
 
     value: bytes
     entry: int
-    """Index of the message's entry."""
+    """Index of the log entry that holds the message."""
     position: int
     """Physical offset of the record (not of its entry)."""
     size: int
@@ -50,11 +52,12 @@ class Stored(NamedTuple):
     store_ms: int
     resent: bool
     delivered: bool = False
-    """Whether the message had waited for its time in another queue."""
+    """Whether the message first waited in another queue until its time."""
     copied: bool = False
     """Whether the message is a copy of one that was popped and not acknowledged."""
     ended: bool = False
-    """Whether the message was a half message before: put again for a check, committed or discarded."""
+    """Whether the message was a half message before. It was then committed, discarded, or stored again for a
+    check."""
 
     due_ms: int = 0
     """When a timer message is due, in ms; 0 for other messages."""
@@ -63,16 +66,17 @@ class Stored(NamedTuple):
     key: str = ""
     """Unique key of this message."""
     rolled: bool = False
-    """Whether the message is a copy of a timer message that waits for a long time."""
+    """Whether the message is a timer message that was put into the log again because it waits for a long
+    time."""
 
     @property
     def unit(self) -> bytes:
-        """The 20 bytes of the message in the ConsumeQueue."""
+        """The unit of the ConsumeQueue for this message (20 bytes)."""
         return UNIT.pack(self.position, self.size, self.tags_code)
 
 
 class BrokerReplay:
-    """The state after the entries up to `index`."""
+    """The state of a broker after the entries up to `index`, as the judge computes it."""
 
     def __init__(self) -> None:
         self.index: int = -1
@@ -81,22 +85,23 @@ class BrokerReplay:
         """Next offset of each queue that ever had a message."""
         self.first_positions: dict[Queue, int] = {}
         self.messages: dict[Queue, list[Stored]] = {}
-        """The messages that were applied here, by queue. They are complete if this replay began with the
-        first entry."""
+        """Maps a queue to its messages that were applied to this replay. They are complete if the replay
+        began with the first entry."""
         self.deleted: dict[Queue, list[list[Stored]]] = {}
-        """The messages of deleted topics: one list for each earlier topic of that name."""
+        """Maps a queue to the messages of deleted topics. There is one list for each earlier topic of that
+        name."""
         self._position = 0
-        """Position of the newest entry in the log."""
+        """Log position of the last entry that was applied."""
         self.last_store_ms: int = 0
 
     def table(self, kind: type[Kept]) -> Kept:
-        """The oracle of one table."""
+        """The oracle of this class, which stands for one table."""
         (found,) = (table for table in self._tables if isinstance(table, kind))
         return found
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, bytes], index: int) -> BrokerReplay:
-        """Begin with a boundary snapshot of a broker."""
+        """Make a replay that begins with a boundary snapshot of a broker."""
         values = {name: msgpack.unpackb(data, strict_map_key=False) for name, data in parts.items()}
         found = cls()
         found.index = index
@@ -113,7 +118,7 @@ class BrokerReplay:
         return found
 
     def encode(self) -> bytes:
-        """The state in canonical form: equal states give equal bytes."""
+        """The state as bytes. Equal states give equal bytes."""
         queues: dict[str, list[list[int]]] = {}
         for topic, queue in sorted(self.ends):
             row = [queue, self.ends[topic, queue], self.first_positions[topic, queue]]
@@ -128,7 +133,8 @@ class BrokerReplay:
         return json.dumps(value, sort_keys=True).encode()
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
-        """Apply one entry. InvariantViolated for a message that does not continue its queue."""
+        """Apply one entry. Raises InvariantViolated if a message does not continue its queue, if store time
+        goes back, or if an operation is unknown."""
         self.index, self._position = header.index, header.pos
         if header.kind == Kind.MESSAGE:
             self._message(header, record)
@@ -180,8 +186,8 @@ class BrokerReplay:
         )
 
     def _forget(self, op: dict[str, Any]) -> None:
-        """Apply a deletion: remove everything of the topic, group or user. A new topic of that name begins
-        anew."""
+        """Apply a deletion: remove everything of the topic, group or user. A later topic of the same name
+        begins empty."""
         if op["op"] not in ("topic_delete", "group_delete", "user_delete"):
             return
         kind = op["op"].removesuffix("_delete")
@@ -207,8 +213,8 @@ class BrokerReplay:
 
 
 def _code(topic: str, properties: Mapping[str, str]) -> int:
-    """Third field of a unit. For a timer message it is twice the time at which it is due, plus 1 for a
-    recall."""
+    """Third field of a message's unit in the ConsumeQueue. For a timer message it is twice the time at which
+    the message is due, plus 1 for a recall. For other messages it is the hash of the tag."""
     if topic == TIMERS:
         return 2 * int(properties["TIMER_OUT_MS"]) + ("TIMER_DEL_UNIQKEY" in properties)
     return tags_code(properties.get(TAGS))

@@ -1,4 +1,4 @@
-"""One run with whole brokers: clients, a NameServer, and the judge of what is above the log."""
+"""One run with whole brokers, clients and a NameServer, and the judge of what the brokers make of the log."""
 
 from __future__ import annotations
 
@@ -77,40 +77,48 @@ from dledger.formats.store_files import segment_name
 from dledger.remoting.commands import FLAG_FORWARDED
 
 ROUTES_LIMIT_S = 35.0
-"""How long the NameServer may take until it knows the leader and the other brokers. Brokers register every 30
-s, and an idle broker does not notice earlier that the NameServer lost power, and with it all routes."""
+"""Longest time until the NameServer knows the leader and the other brokers, in seconds.
+
+Brokers register every 30 s. If the NameServer loses power, it loses all routes, and an idle broker does not
+notice that before it registers again.
+"""
 DELAYS_LIMIT_S = 30.0
-"""How long delayed messages may take after the last message was taken: twice the longest delay that producers
-use (a clock may have been ahead), and some time."""
+"""Longest time until delayed messages are delivered, in seconds after the last message was acknowledged. It
+is twice the longest delay that producers use (because a clock may have been ahead), plus some time."""
 WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
-"""Clocks that differ by more than WRONG_MS are set right at the end. Brokers accept a leap ahead of the clock
-after a minute, so the run waits BELIEVED_AFTER_S."""
+"""Clocks that are wrong by more than WRONG_MS are set right at the end of a run. Brokers do not trust a clock
+that leaps ahead before a minute has passed, so the run then waits BELIEVED_AFTER_S longer."""
 CATCH_UP_LIMIT_S = 45.0
-"""How long it may take until every group was handed everything, in virtual time after healing and after the
-last message was taken. A pull on a dead connection is cancelled only after 30 s."""
+"""Longest time until every group has received everything, in seconds of virtual time. It begins when all
+faults have ended and the last message was acknowledged. A pull on a dead connection is cancelled only after
+30 s."""
 KNOWN_LIMIT_S = 35.0
-"""How long consumers may take to know new queues of a topic: they ask for routes every 30 s."""
+"""Longest time until consumers know the new queues of a topic, in seconds. They ask for routes every 30 s."""
 PROMPT_S = 1.0
-"""Longest time without faults from the last acknowledgement until all groups were handed the messages."""
+"""Longest time from the last acknowledgement until all groups have received the messages, in seconds, without
+faults."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
-"""Longest time in the same case when a member of a group was just killed: the other members are notified (40)
-and take over its queues."""
+"""The same limit (PROMPT_S) for the case that a member of a group was just killed. The other members are
+notified by a request 40 NOTIFY_CONSUMER_IDS_CHANGED and take over its queues."""
 TOLD_LIMIT_S = 50.0
-"""How long it may take until each pull of a consumer that does not notice lost connections waits at a running
-broker, and all brokers know of the pull and of the consumer. A lost pull is cancelled after 30 s, and
-heartbeats are sent every 10 s."""
+"""Longest time until every pull of the *unaware reader* (a consumer that does not notice lost connections)
+waits at a running broker, and all brokers know the pulls and the consumer, in seconds.
+
+A lost pull is cancelled after 30 s, and heartbeats are sent every 10 s.
+"""
 ANSWERED_S = 0.5
-"""Longest time from a new leader until the pulls at the former leader are answered: at once, or by another
-broker after 0.3 s."""
+"""Longest time from the election of a new leader until pulls that waited at the former leader are answered,
+in seconds. The new leader answers them at once; another broker answers after 0.3 s."""
 STALE_S = 1.0
-"""How long a leader that was cut off may answer from an old state (0.8 s: docs/explanation/guarantees.md)."""
+"""How long a leader that was cut off may answer from an old state, in seconds (docs/explanation/guarantees.md
+says 0.8 s)."""
 GROUPS = (PULL_GROUP, PUSH_GROUP)
 STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
-"""Faults after which a deposed leader may answer once more before its timers run."""
+"""Faults after which a deposed leader may still answer once before its timers run."""
 
 
 class BrokerRun(Run):
-    """One run with whole brokers; see the module."""
+    """One run with whole brokers (see the module)."""
 
     stage: BrokerStage
     injector: BrokerInjector
@@ -122,7 +130,7 @@ class BrokerRun(Run):
         self._programs: list[Program] = []
         self._waits_for = (-1, -1, -1)
         self._lagging = ""
-        """The messages that a group had not been handed at the last check, as text."""
+        """A message that a group had not received at the last check, described as text."""
 
     def make_stage(self) -> BrokerStage:
         return BrokerStage(self.plan, self._trace)
@@ -160,17 +168,17 @@ class BrokerRun(Run):
             stage.start_client(program.name)
 
     def end_clients(self) -> None:
-        """Wait until each planned program has done its operations."""
+        """Wait until every program with a plan has done its operations."""
         planned = [program for program in self._programs if isinstance(program, Planned)]
         self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(program.done for program in planned))
 
     def change_leaders(self) -> None:
-        """Do nothing: brokers have had enough changes, and consumers have a time limit for the rest of the
-        run."""
+        """Does nothing: the leader changed often enough before, and consumers have a time limit for the rest
+        of the run."""
 
     def await_progress(self) -> None:
-        """Wait until routes are right, each topic has taken one more message, and all consumers have caught
-        up."""
+        """Wait until the routes are right, each topic has taken one more message, everything that waits was
+        delivered, and all consumers have caught up."""
         world = self.stage.world
         # Before that a producer that begins may not find its topics: routes are what it asks for first.
         self.within(ROUTES_LIMIT_S, "the NameServer knows all brokers", self.stage.routes_are_right)
@@ -194,8 +202,8 @@ class BrokerRun(Run):
                 self._pulls_are_answered(program)
 
     def _pulls_are_answered(self, reader: UnawareReader) -> None:
-        """Kill the leader, and check that the pulls at it are answered over other connections before their
-        time-out."""
+        """Kill the leader. Check that the pulls which wait at it are answered over other connections before
+        they time out."""
         self.within(TOLD_LIMIT_S, "all brokers know of the pulls of an unaware consumer", reader.is_known)
         lost = self.lose_leader()
         self.within(ANSWERED_S, "pulls of the lost leader are answered", lambda: not reader.stands_still())
@@ -218,17 +226,19 @@ class BrokerRun(Run):
         return all(config is None or config.read_queues == data.readQueueNums for config, data in known)
 
     def _pops_are_direct(self) -> bool:
-        """Whether all pops wait at the leader, and none was forwarded by another broker. The client of a
-        forwarded pop asks again when it learns of a new leader. Messages given to its earlier pop would then
-        come only after their invisible time."""
+        """Whether all pops wait at the leader and come directly from their clients.
+
+        If a pop was forwarded by another broker, its client asks again when it learns of a new leader.
+        Messages that were given to the first pop would then be delivered only after their invisible time.
+        """
         leader = self.stage.leader()
         broker = None if leader is None else self.stage.broker(leader)
         held = [] if broker is None else list(broker.features.pop.pops.held)
         return bool(held) and not any(pop.request.flag & FLAG_FORWARDED for pop in held)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:
-        """Check that messages that are sent now are handed to every group within `limit_s`, without waiting
-        for a time-out."""
+        """Check that every group receives messages that are sent now within `limit_s`, so without waiting for
+        a time-out."""
         world, machine = self.stage.world, self.stage.world.nodes[producer.name]
         self.stage.measured = True
         self.within(PROGRESS_LIMIT_S, "a producer ends", lambda: machine.process is None)
@@ -245,7 +255,7 @@ class BrokerRun(Run):
             raise InvariantViolated(f"{self._lagging}: {error}") from error
 
     def _workers(self) -> Iterator[str]:
-        """The running client machines whose consumers share queues."""
+        """The running client machines of `PushWorker`s, whose consumers share queues."""
         for program in self._programs:
             if isinstance(program, PushWorker) and self.stage.world.nodes[program.name].process is not None:
                 yield program.name
@@ -258,7 +268,7 @@ class BrokerRun(Run):
         return all(following.get(queue[1] + 1, 0) == ledger.ends[queue] for queue in waiting)
 
     def _set_clocks(self) -> bool:
-        """Set all clocks right, because waiting messages depend on them. Returns whether a clock leapt
+        """Set all clocks right, because messages that wait depend on them. Returns whether a clock leapt
         ahead."""
         world, leapt = self.stage.world, False
         for name in self.stage.names:
@@ -278,8 +288,8 @@ class BrokerRun(Run):
         return not self.stage.ledger.table(Transactions).rows
 
     def _caught_up(self) -> bool:
-        """Whether every group was handed everything. Checked only when something changed since the last
-        call."""
+        """Whether every group has received everything. Returns False without a check if nothing changed since
+        the last call."""
         history = self.broker_history
         handed = len(history.receipts) + len(history.pops.handed) + len(history.ordered.handed)
         now = (handed, self.stage.ledger.index, self.stage.begun)
@@ -350,15 +360,15 @@ class BrokerRun(Run):
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
 
     def _stored(self, queue: Queue, first_position: int) -> list[Stored]:
-        """Messages of a queue in the log. If several topics had its name: those of the topic that began at
-        that position."""
+        """The messages of a queue in the log. If several topics had its name, the messages of the topic whose
+        first message is at `first_position`."""
         known = generations(self.stage.ledger, queue)
         of_its = (stored for stored in known if stored and stored[0].position == first_position)
         return next(of_its, []) if is_brief(queue[0]) else known[-1]
 
     def _check_index(self, name: str) -> None:
-        """Check that the IndexFiles of a broker find each message up to their indexed position, and no
-        other."""
+        """Check the IndexFiles of a broker. They must find each message up to the position up to which the
+        broker has indexed, and no other message."""
         stage = self.stage
         broker, probe = stage.broker(name), stage.machines[name].probe
         if broker is None or probe is None or not probe.opened or broker.index.indexed < 0:
@@ -501,5 +511,5 @@ class BrokerRun(Run):
 
 
 def _lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]:
-    """The messages of topics that are never deleted."""
+    """The messages of topics that this run never deletes."""
     return {queue: stored for queue, stored in messages.items() if not is_brief(queue[0])}

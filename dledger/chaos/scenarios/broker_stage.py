@@ -1,4 +1,5 @@
-"""The stage of a run with whole brokers: three brokers, a NameServer, and machines for clients."""
+"""The stage of a run with whole brokers. A *stage* has the simulated machines of a run and starts their
+programs: here three brokers, a NameServer, and clients."""
 
 from __future__ import annotations
 
@@ -43,28 +44,30 @@ CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 LIMITS = StoreLimits(
     flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16, index_slots=101, index_units=400
 )
-"""Limits with which derived files and their snapshots are written often, and most reads go to the files."""
+"""Limits that make brokers write derived files and their snapshots often, and read from files most of the
+time."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4
 PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPERATOR + 5)
-"""Numbers of the client machines."""
+"""Numbers of the client machines that pull, push and pop."""
 ORDERLY = (POP[-1] + 1, POP[-1] + 2)
-"""Numbers of the client machines that work in order, in runs that have them."""
+"""Numbers of the client machines with orderly consumers, in runs that have them."""
 ORDERED = (ORDERLY[-1] + 1, ORDERLY[-1] + 2)
-"""Numbers of the client machines that pop in order, in the same runs."""
+"""Numbers of the client machines that pop in order, in runs with orderly consumers."""
 BRIEF_CLIENT = POP[-1] + 1
 """Number of the client machine that deletes topics, in runs that have it."""
 UNAWARE = POP[-1] + 1
 """Number of the client machine that does not notice lost connections, in runs that have it."""
 CHECKED_SEEDS = 4
-"""In every CHECKED_SEEDS-th seed brokers look up each send (`duplicateCheckTopics`), also sends that are not
-marked as repetitions."""
+"""In every CHECKED_SEEDS-th seed brokers look every send up in the table of repeated sends
+(`duplicateCheckTopics`), even if it is not marked as a repetition."""
 LOCK_LIVE_S = 5.0
-"""How long the brokers of these runs keep a lock of a queue that is not renewed."""
+"""How long the brokers of these runs keep the lock of a queue if nobody renews it, in seconds."""
 
 
 class WatchedHost:
-    """The host of a node in a broker. It passes each call on to the broker and to the probe."""
+    """The host of a node in a broker. It passes each call on to the broker, and tells the probe (the observer
+    of the node) of the call."""
 
     def __init__(self, stage: BrokerStage, broker: Broker, probe: Probe) -> None:
         self._stage = stage
@@ -73,11 +76,11 @@ class WatchedHost:
 
     @property
     def index(self) -> int:
-        """Index of the last entry that the state and the queues of the broker hold."""
+        """Index of the last entry that the broker's state and queues include."""
         return self.broker.store.applied_index
 
     def content(self) -> bytes:
-        """The replicated state of the broker, as the judge's replay encodes it."""
+        """The replicated state of the broker, encoded in the same way as the judge's replay."""
         return self._content(self.index)
 
     def _content(self, index: int) -> bytes:
@@ -134,8 +137,8 @@ class WatchedHost:
             asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
 
     def _note(self, term: int) -> None:
-        """Let a leader of the newer program write rows of the newer table, when all running brokers know it.
-        If some are older, they do not know the table."""
+        """Let a leader of the newer program write rows of its extra table as soon as all running brokers know
+        that table."""
         writer, stage = self.broker.gate.writer, self._stage
         if writer is None or writer.term != term:
             return
@@ -166,8 +169,8 @@ class WatchedHost:
 
 
 def check_prompt(name: str, broker: Broker) -> None:
-    """Check that no held pull has messages beyond its offset: its time-out would hide that it was
-    forgotten."""
+    """Check that no pull waits for messages that are already there. Without this check its time-out would
+    hide that the broker forgot it."""
     for pull in broker.features.longpolling.pulls.held:
         end = broker.store.state.next_offset(pull.topic, pull.queue_id)
         if pull.offset < end:
@@ -177,7 +180,7 @@ def check_prompt(name: str, broker: Broker) -> None:
 
 
 class BrokerStage(Stage):
-    """Brokers on the machines of the group."""
+    """The stage (the simulated machines and their programs) of a run with brokers."""
 
     clients: int = POP[-1] + 1
     bystanders: tuple[str, ...] = (NAMESRV,)
@@ -194,22 +197,23 @@ class BrokerStage(Stage):
             self.clients = UNAWARE + 1
         super().__init__(plan, trace)
         self.ledger: BrokerReplay = BrokerReplay()
-        """The state after everything that was committed so far."""
+        """The replay of everything that was committed so far."""
         self.begun: int = 0
-        """The latest position at which a broker's log began: earlier messages may no longer be readable."""
+        """The latest position at which the log of any broker has begun so far. Earlier messages may no longer
+        be readable."""
         self.newer: dict[str, bool] = {}
-        """Broker -> whether it runs the newer program, in a run with upgrades."""
+        """Maps a broker to whether it runs the newer program, in a run with upgrades."""
         self.told_newer: dict[str, bool] = {}
-        """Broker -> whether it ran the newer program in an earlier life. Other brokers may rely on that until
-        the broker reports otherwise."""
+        """Maps a broker to whether it ran the newer program before its last start. Other brokers may rely on
+        that until the broker reports otherwise."""
         self.newer_written = False
-        """Whether an operation was appended that the older program does not know. From then on no broker goes
-        back to it."""
+        """Whether an operation was appended that the older program does not know. After that no broker is
+        started with the older program."""
         self.measured = False
-        """Whether the delay of messages is being measured. Then consumers do nothing that takes long, such as
-        commits."""
+        """Whether the run measures how fast messages are delivered. Meanwhile consumers do nothing that takes
+        long, such as commits."""
         self.programs: dict[str, Main] = {}
-        """Client machine -> its program."""
+        """Maps a client machine to its program."""
         self._stops: dict[Process, asyncio.Event] = {}
         self._nameserver: NameServer | None = None
         self.start_namesrv()
@@ -227,7 +231,7 @@ class BrokerStage(Stage):
         self._nameserver = nameserver
 
     def routes_are_right(self) -> bool:
-        """Whether the NameServer knows all brokers, and has the serving leader as id 0."""
+        """Whether the NameServer knows all brokers and has the serving leader as broker id 0."""
         leader = self.leader()
         nameserver = self._nameserver if self.namesrv_runs else None
         if leader is None or nameserver is None:
@@ -262,9 +266,12 @@ class BrokerStage(Stage):
         return NEWER_TABLES if self.newer.get(name) else TABLES
 
     def _too_old(self, name: str, error: BaseException | None) -> bool:
-        """Whether a broker that went back to the older program ended correctly when it found an operation of
-        the newer program. A broker that never ran the newer program does not find one, because the others
-        wait for it."""
+        """Whether a broker ended correctly because it found an operation of the newer program after it had
+        been started with the older one.
+
+        This is expected only of a broker that ran the newer program before. The others never find such an
+        operation, because the newer brokers wait for them.
+        """
         expected = isinstance(error, NodeFailed) and error.exit_code == EXIT_CONFIG
         return expected and self.newer_written and not self.newer.get(name, True) and self.told_newer[name]
 
@@ -323,13 +330,14 @@ class BrokerStage(Stage):
         return node
 
     def broker(self, name: str) -> Broker | None:
-        """The broker that runs on a machine; None if there is none yet."""
+        """The broker that runs on a machine. None if no broker runs on it yet."""
         machine = self.machines[name]
         host = machine.host
         return host.broker if machine.running and isinstance(host, WatchedHost) else None
 
     def shut_down(self, name: str) -> bool:
-        """Shut a broker down, as the outer shell does on SIGTERM. False when it does not run."""
+        """Shut a broker down, as the outer shell of the program does on SIGTERM. Returns False if the broker
+        does not run."""
         process = self.world.nodes[name].process
         stop = None if process is None else self._stops.get(process)
         if process is None or stop is None:
@@ -343,11 +351,12 @@ class BrokerStage(Stage):
         return BrokerReplay() if parts is None else BrokerReplay.from_parts(parts, index)
 
     def begins(self, pos: int) -> None:
-        """The log of a broker begins at this position, or will in a moment."""
+        """Note that the log of a broker begins at this position, or is about to."""
         self.begun = max(self.begun, pos)
 
     def committed(self, probe: Probe) -> None:
-        """The commit index of a node moved: the ledger follows the highest one."""
+        """Apply the entries to the ledger that became committed in the group. Called when the commit index of
+        a node moved."""
         if self.ledger.index < self.cluster.commit_index:
             probe.guarded(self._advance)
 
@@ -361,7 +370,7 @@ class BrokerStage(Stage):
             self.marks.reach("the NameServer was down while the leader changed")
 
     def leader_term(self) -> int:
-        """The term of the serving leader, -1 while there is none."""
+        """The term of the serving leader. -1 while no leader serves."""
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
         return -1 if node is None else node.term

@@ -1,6 +1,7 @@
-"""All entries that ever were in a log, by (index, term), and the states that result from them.
+"""All entries that ever were in a log, by (index, term), and the states that they lead to.
 
-It is the judge's own memory: logs may begin late, and then no disk has the earlier entries.
+This is the judge's own memory. It is needed because the log of every node may begin late; then no disk has
+the earlier entries.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from dledger.log.reading import store_time_of
 
 
 class Replay(Protocol):
-    """A state machine of the judge, to which entries are applied one after another."""
+    """A state machine of the judge. Entries are applied to it one after another."""
 
     index: int
     """Index of the last entry applied, -1 for none."""
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
-        """Apply one entry. It never raises for the content of an entry."""
+        """Apply one entry. Raises InvariantViolated if the entry breaks a rule."""
 
     def encode(self) -> bytes:
-        """The state in canonical form: equal states give equal bytes."""
+        """The state as bytes. Equal states give equal bytes."""
 
 
 class Chronicle:
-    """Entries as the first node had them; equal chains mean that the copies of other nodes are equal."""
+    """All entries that ever were in a log, each as the first node had it. Other nodes have equal copies if
+    the chain checksums are equal."""
 
     def __init__(self, committed: Mapping[int, Entry], fresh: Callable[[], Replay]) -> None:
-        """`committed`: the entries that the group has committed so far; it grows. `fresh` makes the state
-        before the first entry."""
+        """`committed` is the group's collection of committed entries, which grows during the run. `fresh`
+        makes the state before the first entry."""
         self._committed = committed
         self._fresh = fresh
         self._entries: dict[tuple[int, int], bytes] = {}
@@ -42,12 +44,12 @@ class Chronicle:
             self._entries[index, term] = bytes(data)
 
     def store_time(self, index: int, term: int) -> int:
-        """Store time of the record in an entry, in ms. -1 when the entry was never noted, or has no
-        record."""
+        """Store time of the record in an entry, in ms. -1 if the entry was never noted or has no record."""
         return store_time_of(self._entries.get((index, term), b""))
 
     def entries(self, first: int, last: int) -> Iterator[tuple[EntryHeader, bytes]]:
-        """(header, record) of the committed entries `first` to `last`."""
+        """Yield (header, record) of the committed entries `first` to `last`. Raises InvariantViolated if one
+        was never committed."""
         for index in range(first, last + 1):
             entry = self._committed.get(index)
             data = None if entry is None else self._entries.get((index, entry.term))
@@ -56,7 +58,8 @@ class Chronicle:
             yield unpack_header(data), data[HEADER_SIZE:]
 
     def states(self, indexes: Iterable[int]) -> dict[int, bytes]:
-        """The state at each of these indexes, by replay from the first entry."""
+        """Maps each of these indexes to the encoded state after that entry. All entries from the first one on
+        are replayed."""
         wanted = dict.fromkeys(indexes)
         found: dict[int, bytes] = {}
         state = self._fresh()

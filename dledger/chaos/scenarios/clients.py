@@ -1,4 +1,5 @@
-"""Clients on machines of their own: they use the real `DLedgerClient` and follow the plan."""
+"""Clients on machines of their own. They use the real `DLedgerClient` and perform the operations of the plan.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 KEYS = 8
 CURIOUS = 4
-"""Every CURIOUS-th read, and one read beside each burst, asks for the first entry that is not committed."""
+"""Every CURIOUS-th read asks for the first entry that is not committed. So does one read during each burst of
+appends."""
 BATCH_LIMIT_S = 2.0
-"""How long a client waits for the outcome of a batch."""
+"""How long a client waits for the outcome of a batch, in seconds."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
 """Answers that say for certain that the request was not executed."""
 _COMMITTED = re.compile(r"committed entries are (-?\d+)\.\.(-?\d+)")
@@ -71,7 +73,8 @@ class Client:
             await self._append(client, operation.size)
 
     async def append_last(self, env: Env) -> None:
-        """The liveness phase: the group must take one more value."""
+        """Append one more value, until the group acknowledges it. This shows that the group makes progress.
+        """
         async with DLedgerClient(env, self._stage.peers, timeout_s=2.0) as client:
             outcome = UNKNOWN
             while outcome != ACKNOWLEDGED:
@@ -80,7 +83,7 @@ class Client:
         self.done = True
 
     async def _batch(self, operation: Operation) -> None:
-        """Append several values at once, as one client batch."""
+        """Append several values as one client batch."""
         calls = []
         for _ in range(operation.count):
             self._count += 1
@@ -122,14 +125,14 @@ class Client:
         return call
 
     def _refused(self, code: Code | None) -> None:
-        """Reach the coverage marks for a refusal."""
+        """Count the coverage marks that stand for this refusal."""
         if code is Code.UNEXPECTED_ARGUMENT:
             self._stage.marks.reach("an append was refused as too large")
         elif code is Code.LEADER_PENDING_FULL and not self._stage.hands_over():
             self._stage.marks.reach("an append was refused as too much was pending")
 
     def _next(self) -> int:
-        """Index of the first entry that no client may be shown yet."""
+        """Index of the first entry that is not committed yet, so that no client may be shown it."""
         return self._stage.cluster.commit_index + 1
 
     async def _get(self, client: DLedgerClient, index: int) -> None:
@@ -149,8 +152,12 @@ class Client:
         call.end = self._now()
 
     def _not_shown(self, index: int, error: RequestFailed) -> str:
-        """The outcome of a get without an entry: there is no such committed entry, or the get failed. If the
-        log begins behind the entry, retention removed it; this says nothing about what is committed."""
+        """The outcome of a get that returned no entry. It is ABSENT if the answer says that there is no such
+        committed entry, otherwise UNKNOWN.
+
+        If the log begins after the entry, retention has removed the entry. That says nothing about what is
+        committed.
+        """
         if error.code is not Code.UNEXPECTED_ARGUMENT:
             return UNKNOWN
         committed = _COMMITTED.fullmatch(str(error))

@@ -1,7 +1,6 @@
-"""`dledger chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
-
-This is the outer shell of the simulator: only it uses wall time, processes and files.
-"""
+"""`dledger chaos sim` plays many seeds in several processes. It shows progress and a report, replays a plan,
+and shrinks a failing plan to a smaller one. This module is the outer shell of the simulator: no other module
+uses wall time, processes and files."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ from dledger.runtime.processes import end_with_parent
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
 SEEDS_PER_PROCESS = 300
-"""Worker processes are renewed after this many seeds, so that a leak of the interpreter does not add up."""
+"""How many seeds a worker process plays before a new process replaces it, so that leaks of the interpreter do
+not add up."""
 PACKAGE = Path(__file__).resolve().parents[2]
 SIMULATED = (
     "__init__.py", "_fast", "audit", "broker", "chaos/invariants.py", "chaos/machine", "chaos/scenarios",
@@ -36,15 +36,16 @@ SIMULATED = (
     "members", "messages.py", "namesrv", "node", "peers", "protocol.py", "remoting", "replication", "runtime",
     "snapshots", "versions.py",
 )  # fmt: skip
-"""Parts of `PACKAGE` that take part in a run: the programs, what they import, and the simulator."""
+"""Parts of the folder `PACKAGE` (dledger) that take part in a run: the programs, what they import, and the
+simulator."""
 SHRINK_REPLAYS = 120
 SHRINK_AT_MOST = 3
-"""At most this many violations are shrunk; more are only listed."""
+"""Largest number of violations whose plans are shrunk. Further ones are only listed."""
 
 
 def run(args: Options) -> int:
-    """Run the command. Exit code 0; 1 when something was violated or never reached; 2 when results are of
-    other code."""
+    """Run the command. Returns exit code 0; 1 if a rule was violated or a coverage mark was never reached; 2
+    if the results to resume come from other code."""
     if args.list:
         return _list(args)
     if args.replay:
@@ -159,15 +160,15 @@ def _run_many(args: Options) -> int:
 
 
 def wanted_seeds(args: Options) -> list[tuple[int, str | None]]:
-    """The seeds that a command plays, each with its profile. None stands for the profile of the seed's
-    number."""
+    """The seeds that a command plays, each with its profile. None stands for the profile that belongs to the
+    seed's number."""
     if args.pinned:
         return pinned_seeds()
     return [(seed, args.profile) for seed in range(args.start, args.start + args.seeds)]
 
 
 def _outcomes(seeds: list[tuple[int, str | None]], jobs: int, limit: float | None) -> Iterator[Outcome]:
-    """Outcomes as they come. No seed is begun after `limit`."""
+    """Yield each outcome when its seed has been played. No seed is begun after the time `limit`."""
     if jobs <= 1:
         for seed, profile in seeds:
             if limit is not None and time.monotonic() > limit:
@@ -232,7 +233,7 @@ def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object
 
 
 class OtherCode(Exception):
-    """The results in a file are of other code than the present code."""
+    """Raised when the results in a file come from other code than the present code."""
 
 
 def code_fingerprint() -> str:
@@ -247,8 +248,8 @@ def code_fingerprint() -> str:
 
 
 def _resumed(args: Options, code: str) -> dict[int, Outcome]:
-    """The results of an earlier command over the same seeds. OtherCode when they are of other code, unless
-    `--resume-any` is given."""
+    """The results of an earlier command for the same seeds. Raises OtherCode if they come from other code,
+    unless `--resume-any` is given."""
     if not args.resume or not Path(args.resume).exists():
         return {}
     wanted = range(args.start, args.start + args.seeds)
@@ -289,7 +290,8 @@ class _Results:
 
 
 class _Progress:
-    """Progress on stderr: one line that is overwritten on a terminal, otherwise a line from time to time."""
+    """Shows progress on stderr. On a terminal one line is overwritten; otherwise a new line is written from
+    time to time."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
@@ -297,7 +299,7 @@ class _Progress:
         self._next = 0.0
 
     def show(self, totals: Totals, wall_s: float) -> None:
-        """Show the progress if enough time has passed since the last call that showed it."""
+        """Show the progress if enough time has passed since it was shown last."""
         if wall_s < self._next:
             return
         self._next = wall_s + (PROGRESS_TTY_S if self._tty else PROGRESS_S)
@@ -310,6 +312,6 @@ class _Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """End the overwritten line."""
+        """End the line that was overwritten."""
         if self._tty:
             sys.stderr.write("\n")

@@ -1,7 +1,8 @@
-"""Topics that are deleted and made again, what was sent to each of their lives, and what must hold for it.
+"""What happened to topics that are deleted and created again, and the checks of it.
 
-A client machine makes a topic, sends to it, reads it, leaves an offset there and deletes it, again and again
-under the same names, while brokers fail. Nothing of one life may be in the next one.
+A client machine creates a topic, sends to it, reads it, commits a consumer offset and deletes it. It repeats
+this under the same names while brokers fail. A *life* of a topic is the time between its creation and its
+deletion. No message and no offset of one life may appear in a later life.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 
 BRIEF = "brief"
-"""The names of these topics begin with this text."""
+"""Beginning of the names of these topics."""
 
 
 @dataclass
 class BriefSend:
-    """One message. `once`: its producer sent it a single time, so the network holds no further copy."""
+    """One message. `once` says that its producer sent it a single time, so no further copy is in the network.
+    """
 
     value: bytes
     outcome: str = ""
@@ -31,7 +33,7 @@ class BriefSend:
 
 @dataclass
 class Life:
-    """One topic, from its creation to its deletion."""
+    """One life of a topic, from its creation to its deletion."""
 
     topic: str
     number: int
@@ -42,28 +44,31 @@ class Life:
 
 @dataclass
 class DeletionHistory:
-    """The lives of all these topics."""
+    """All lives of the topics that are deleted and created again."""
 
     lives: list[Life] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
-    """Messages or offsets that were seen in a life and belong to an earlier life or to no life, as text."""
+    """Messages or offsets that were seen in one life but belong to an earlier life or to none, described as
+    text."""
     unsure: dict[str, None] = field(default_factory=dict)
     """Topics that are not used again, because a lost request for them may still be executed."""
 
 
 def is_brief(topic: str) -> bool:
-    """Whether a topic is used by the program of this module only."""
+    """Whether a topic is one of those that are deleted and created again. No other program uses such a topic.
+    """
     return topic.startswith(BRIEF)
 
 
 def generations(replay: BrokerReplay, queue: Queue) -> list[list[Stored]]:
-    """Messages of a queue: one list for each topic that had its name. The present topic is the last."""
+    """The messages of a queue, in one list for each topic that ever had its name. The present topic is the
+    last."""
     return [*replay.deleted.get(queue, []), replay.messages.get(queue, [])]
 
 
 def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int, int]:
-    """Check all lives. Returns how many lives followed a deletion, and in how many of them a send was
-    acknowledged."""
+    """Check all lives. Returns how many lives followed the deletion of a topic of the same name, and how many
+    sends without a delay were acknowledged in all lives."""
     # Nobody is shown anything of a topic that was deleted before: no message, and no consumer offset.
     if history.strange:
         raise InvariantViolated("; ".join(history.strange))

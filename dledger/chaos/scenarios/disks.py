@@ -1,7 +1,6 @@
-"""The content of a simulated disk, read without the product's store code: the judge has its own reader.
-
-`durable=True` reads only what survives every power cut: durable names and durable content.
-"""
+"""Reads the content of a simulated disk without the store code of the product, because the judge must not
+depend on that code. `durable=True` reads only what survives every power cut: durable names and durable
+content."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from dledger.formats.store_files import (
 
 
 def find_file(disk: Disk, path: str) -> bytes:
-    """Content of a file as programs see it; empty when there is no such file."""
+    """Content of a file as programs see it. Empty if there is no such file."""
     place: Inode | Directory | None = disk.root
     for part in path.strip("/").split("/"):
         place = place.names.get(part) if isinstance(place, Directory) else None
@@ -55,7 +54,7 @@ class StoreOnDisk:
         self._parts = [part for part in node_dir.split("/") if part]
 
     def find(self, *path: str, durable: bool) -> Inode | Directory | None:
-        """A file or directory below the store. With `durable`, only durable names are followed."""
+        """A file or directory below the store. If `durable` is set, only durable names are followed."""
         place: Inode | Directory | None = self._disk.root
         for part in (*self._parts, *path):
             if not isinstance(place, Directory):
@@ -70,7 +69,7 @@ class StoreOnDisk:
         return None if found is None else found[1]
 
     def segments(self, durable: bool) -> list[tuple[int, bytearray]]:
-        """(start, content) of the segments, ascending."""
+        """The segments as (start, content), sorted by start."""
         place = self.find(DATA_DIR, durable=durable)
         if not isinstance(place, Directory):
             return []
@@ -82,13 +81,14 @@ class StoreOnDisk:
         return found
 
     def snapshots(self) -> list[int]:
-        """Positions of the snapshots that would survive a power cut, ascending."""
+        """Positions of the snapshots that would survive a power cut, sorted."""
         place = self.find(SNAPSHOTS_DIR, durable=True)
         names = place.durable if isinstance(place, Directory) else {}
         return sorted(pos for name in names if (pos := parse_segment_name(name)) is not None)
 
     def snapshot(self, pos: int, durable: bool) -> tuple[Manifest, dict[str, bytes]] | None:
-        """The snapshot of the state where a segment begins. None when it is not there, or not complete."""
+        """The boundary snapshot at position `pos`, which is the state where a segment begins. None if it does
+        not exist or is not complete."""
         place = self.find(SNAPSHOTS_DIR, segment_name(pos), durable=durable)
         if not isinstance(place, Directory):
             return None
@@ -105,8 +105,8 @@ class StoreOnDisk:
         return manifest, files
 
     def durable_units(self, first: int, last: int) -> Iterator[IndexUnit]:
-        """The index units of entries `first` to `last` that would survive a power cut, up to the first
-        gap."""
+        """Yield the index units that entries `first` to `last` would still have after a power cut, up to the
+        first gap."""
         place = self.find(INDEX_DIR, durable=True)
         if not isinstance(place, Directory):
             return
@@ -126,12 +126,12 @@ class StoreOnDisk:
             yield unit
 
     def durable_mark(self, first: int, last: int) -> int:
-        """The last index up to `last` so that its index unit, and all index units from `first` on, are
-        durable (S4)."""
+        """The largest index, up to `last`, for which the index units from `first` to it are all durable (S4).
+        """
         return max((unit.index for unit in self.durable_units(first, last)), default=first - 1)
 
     def has_unit(self, unit: IndexUnit) -> bool:
-        """Whether the unit is in the index, on the device and in the page cache."""
+        """Whether the index holds exactly this unit, both on the device and in the page cache."""
         place = self.find(INDEX_DIR, durable=True)
         for name, file in place.durable.items() if isinstance(place, Directory) else ():
             at = unit.index * INDEX_UNIT_SIZE - (parse_segment_name(name) or 0)
@@ -141,7 +141,7 @@ class StoreOnDisk:
         return False
 
     def read(self, pos: int, size: int, durable: bool) -> bytes:
-        """Bytes of the log. The result is short or empty when they are not there."""
+        """Bytes of the log. The result is short or empty if the log does not have them."""
         start = pos - pos % self._segment_size
         file = self.find(DATA_DIR, f"{start:020d}", durable=durable)
         if not isinstance(file, Inode):
