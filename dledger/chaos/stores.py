@@ -19,7 +19,8 @@ class RawEntry(NamedTuple):
 
 
 def entries(store: Path) -> Iterator[RawEntry]:
-    """All entries of a storePathRootDir in order, up to the first place that holds none."""
+    """Yield all entries of a storePathRootDir in order. Stops at the first place that holds no valid entry.
+    """
     (log,) = store.glob("dledger-*")
     names = sorted(
         name.name for name in (log / DATA_DIR).iterdir() if parse_segment_name(name.name) is not None
@@ -40,8 +41,8 @@ def entries(store: Path) -> Iterator[RawEntry]:
 
 
 def first_difference(one: Path, other: Path, up_to: int) -> str | None:
-    """The first difference of two replicas at or below index `up_to`. None when both are equal and reach that
-    far."""
+    """Describe the first difference of two replicas at or below index `up_to`. None if both are equal and
+    reach that index."""
     ours, theirs = entries(one), entries(other)
     reached = -1
     for mine in ours:

@@ -2,10 +2,10 @@
 
 Three kinds of senders run side by side. Each message names its sender and number:
 
-* one *steady* sender per queue waits for each acknowledgement before it sends the next message, so order is
-  promised to it (safety.md S26);
+* one *steady* sender per queue waits for each acknowledgement before it sends the next message, so its
+  messages must be in order (safety.md S26);
 * one *flood* keeps a window of messages without acknowledgement, as load;
-* one *probe* sends a small message every few milliseconds whatever happens: the clock of failovers.
+* one *probe* sends a small message every few milliseconds, whatever happens; failovers are measured by it.
 
 The log is read with raw frames and `formats`, not with the client under test.
 """
@@ -32,7 +32,7 @@ PROBE_INTERVAL_S = 0.005
 
 @dataclass(slots=True)
 class Sent:
-    """One message. Times are loop times in seconds; `result` is None while the outcome is open."""
+    """One message. Times are loop times in seconds. `result` is None while the outcome is open."""
 
     sender: str
     number: int
@@ -47,16 +47,18 @@ class Sent:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """(queue, offset) of an acknowledged message."""
+        """(queue id, queue offset) of an acknowledged message. None for other messages."""
         if isinstance(self.result, SendResult):
             return self.result.queue.queue_id, self.result.queue_offset
         return None
 
 
 class Load:
-    """Sends to one topic until it is stopped. `history` holds every message in the order it was first sent.
+    """Sends to one topic until it is stopped. `history` holds every message, in the order in which messages
+    were first sent.
 
-    `window` bounds the flood (0: none), `steady` turns the steady senders on; the probe always sends.
+    `window` limits the messages in flight of the flood (0 means no flood), and `steady` turns the steady
+    senders on. The probe always sends.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Load:
         self._progress = asyncio.Event()
 
     def stop(self) -> None:
-        """Send no new messages; `run` ends when all messages in flight have an outcome."""
+        """Send no new messages. `run` ends when all messages in flight have an outcome."""
         self._stop.set()
         self._changed.set()
 
@@ -150,7 +152,8 @@ class Load:
         self._progress.set()
 
     async def wait_acked(self, count: int, limit_s: float = 30) -> None:
-        """Wait until this many further messages are acknowledged. TimeoutError after the limit."""
+        """Wait until `count` further messages are acknowledged. Raises TimeoutError after `limit_s` seconds.
+        """
         wanted = self.acked + count
         async with asyncio.timeout(limit_s):
             while self.acked < wanted:
@@ -158,7 +161,8 @@ class Load:
                 await self._progress.wait()
 
     async def wait_failover(self, killed_at: float, limit_s: float = 30) -> float:
-        """Wait until `failover_s` is known, and return it. TimeoutError after the limit."""
+        """Wait until `failover_s` returns a time, and return that time. Raises TimeoutError after `limit_s`
+        seconds."""
         async with asyncio.timeout(limit_s):
             while (seconds := self.failover_s(killed_at)) is None:
                 self._progress.clear()
@@ -166,7 +170,8 @@ class Load:
         return seconds
 
     def failover_s(self, killed_at: float) -> float | None:
-        """Seconds from the kill to the first acknowledgement of a message that was first sent after it."""
+        """Seconds from the kill to the first acknowledgement of a message that was first sent after the kill.
+        None if there is none yet."""
         times: list[float] = []
         for sent in reversed(self.history):
             if sent.started_at <= killed_at:
@@ -178,7 +183,7 @@ class Load:
 
 @dataclass
 class Report:
-    """The result of the comparison of history and log. Everything except the counts must be empty."""
+    """The result of comparing a history with the log. Everything except the counts must be empty."""
 
     acked: int = 0
     unknown: int = 0
@@ -186,17 +191,17 @@ class Report:
     recovered: int = 0
     """How many of the unknown messages are in the log."""
     duplicated: int = 0
-    """Further copies of messages."""
+    """How many further copies of messages are in the log."""
     lost: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
-    """Messages that are at another place than the acknowledged one."""
+    """Messages that are not at the place that was acknowledged."""
     unordered: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, moved, out of order or unexpected."""
+        """Whether nothing is lost, moved, out of order or unexpected, and no queue offset is wrong."""
         return not (self.lost or self.moved or self.unordered or self.unexpected or self.gaps)
 
     def __str__(self) -> str:
@@ -214,7 +219,8 @@ class Report:
 
 
 def check(history: Iterable[Sent], log: dict[int, list[str]]) -> Report:
-    """Compare history and log. `log` maps a queue id to the keys of its messages, by offset from 0."""
+    """Compare a history with the log. `log` maps a queue id to the keys of its messages, in the order of
+    their offsets from 0 on."""
     report = Report()
     places: dict[str, list[tuple[int, int]]] = {}
     for queue, keys in log.items():
@@ -247,7 +253,8 @@ def check(history: Iterable[Sent], log: dict[int, list[str]]) -> Report:
 
 
 def read_queue(addr: str, topic: str, queue: int) -> tuple[list[str], list[str]]:
-    """Keys of all messages of a queue from offset 0, and the errors in their offsets."""
+    """Read a whole queue from offset 0. Returns the keys of its messages, and descriptions of wrong offsets.
+    """
     keys: list[str] = []
     gaps: list[str] = []
     ext = {"topic": topic, "queueId": str(queue)}

@@ -1,6 +1,8 @@
 """Reads the content of a simulated disk without the store code of the product, because the judge must not
-depend on that code. `durable=True` reads only what survives every power cut: durable names and durable
-content."""
+depend on that code.
+
+`durable=True` reads only what survives every power cut: durable names and durable content.
+"""
 
 from __future__ import annotations
 
@@ -151,8 +153,8 @@ class StoreOnDisk:
             return bytes(view[pos - start : pos - start + size])
 
     def walk(self, durable: bool, begin: int = 0, behind: int = -1) -> Iterator[tuple[EntryHeader, bytes]]:
-        """(header, body) of the entries behind entry `behind`, from pos `begin` on, as long as they continue
-        each other and their CRCs fit."""
+        """Yield (header, body) of the entries after entry `behind`, from position `begin` on. Stops where an
+        entry does not continue the one before it, or its CRC does not fit."""
         expected: int | None = None
         before: EntryHeader | None = None
         for start, content in self.segments(durable):
@@ -181,8 +183,8 @@ class StoreOnDisk:
 
 
 def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
-    """Whether `header` continues `before`. If a log begins late, the snapshot there stands for what came
-    before."""
+    """Whether `header` continues `before`. If `before` is None, `header` is the first entry of the log. If
+    that entry does not have index 0, it always fits, because a snapshot stands for the earlier entries."""
     if before is None:
         chain = chain_crc(0, 0, header.term, header.body_crc)
         return header.index > 0 or chain == header.chain_crc
@@ -191,14 +193,15 @@ def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
 
 
 def entry_of(header: EntryHeader) -> Entry:
-    """The entry in the form that the invariants compare."""
+    """The entry in the form in which the invariants compare entries."""
     return Entry(header.term, header.chain_crc, header.pos, header.size, header.channel)
 
 
 class DurableMark:
-    """How far a store's disk durably holds a log, found step by step: each entry is read once.
+    """How far a store's disk durably holds a log. It reads each entry once, and continues where it stopped.
 
-    `fsynced=False` is for ASYNC_FLUSH: written data counts, as it survives the end of a process.
+    `fsynced=False` is for ASYNC_FLUSH. There written data counts as well, because it survives the end of a
+    process.
     """
 
     def __init__(self, store: StoreOnDisk, *, fsynced: bool = True) -> None:
@@ -209,8 +212,8 @@ class DurableMark:
     def holds(
         self, log: dict[int, Entry], first: int, index: int, rotten: dict[int, Entry] | None = None
     ) -> bool:
-        """Whether everything from `first` up to `index` of this log is durable, except entries in
-        `rotten`."""
+        """Whether every entry from `first` up to `index` of this log is durable. Entries in `rotten` count as
+        durable."""
         self.index = max(self.index, first - 1)
         while self.index < index:
             wanted = self.index + 1
@@ -222,7 +225,7 @@ class DurableMark:
         return True
 
     def cut(self, index: int) -> None:
-        """The entries from `index` on were removed, or have to be read again."""
+        """Note that the entries from `index` on were removed or have to be read again."""
         self.index = min(self.index, index - 1)
 
     def is_whole(self, index: int, entry: Entry) -> bool:
@@ -230,8 +233,8 @@ class DurableMark:
         return self.is_there(index, entry) and self.is_there(index, entry, durable=False)
 
     def is_there(self, index: int, entry: Entry, *, durable: bool = True) -> bool:
-        """Whether the disk holds exactly this entry, complete: on the device, or without `durable` in the
-        page cache."""
+        """Whether the disk holds exactly this entry and all of it. With `durable` the device is read,
+        otherwise the page cache."""
         data = self._store.read(entry.pos, entry.size, durable)
         if len(data) < HEADER_SIZE:
             return False

@@ -1,6 +1,7 @@
-"""How the faults of a plan are injected, and how each fault is undone.
+"""Injects the faults of a plan, and undoes each of them.
 
-A fault that cannot happen at its time (no node runs, or the atlas refuses it) is retried a little later.
+A fault that cannot happen at its time is retried a little later: for example if no node runs, or if the atlas
+(which limits damage to stores) refuses it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
 class Injector(RotFaults):
-    """Injects the faults of a plan at their times, undoes them, and ends all of them at `finish`."""
+    """Injects the faults of a plan at their times, and undoes each after its time. `finish` ends all of them.
+    """
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
@@ -66,7 +68,8 @@ class Injector(RotFaults):
             self._world.push(fault.at_ms * MS, self._begin, fault)
 
     def finish(self) -> None:
-        """Undo everything. Then networks and disks are good, clocks are steady, and nodes run."""
+        """Undo all faults. After this the network and the disks are good, clocks run at the right rate, and
+        all nodes run."""
         self.over = True
         stage = self._stage
         stage.at_install = stage.at_cut = stage.at_saved = stage.at_snapshot = stage.at_change = None
@@ -108,8 +111,8 @@ class Injector(RotFaults):
         return POWER_MODES[fault.pick % len(POWER_MODES)]
 
     def _victim(self, fault: Fault) -> str | None:
-        """The node whose process the fault ends. Under ASYNC_FLUSH a power cut is damage, because it takes
-        acknowledged entries."""
+        """The node whose process the fault ends, or None. Under ASYNC_FLUSH a power cut takes acknowledged
+        entries, so the atlas has to allow it as damage."""
         if self._stage.profile.sync_flush or not fault.kind.startswith("power"):
             return self._target(fault)
         return self._damages(fault)
@@ -126,8 +129,8 @@ class Injector(RotFaults):
         self._later(delay_ms, partial(self._stage.start, target))
 
     def _start_when_ended(self, delay_ms: int, target: str) -> None:
-        """Start a node again after its process has ended. The process may end at once, or only at its next
-        effect."""
+        """Start a node again some time after its process has ended. The process may end at once, or only at
+        its next effect."""
         process = self._world.nodes[target].process
         assert process is not None
         self._stage.when_ended(process, lambda: self._start_later(delay_ms, target))
@@ -142,22 +145,24 @@ class Injector(RotFaults):
         return True
 
     def _install_crash(self, fault: Fault) -> bool:
-        """The next node that replaces its log ends before its n-th effect from then on."""
+        """Let the next node that replaces its log end. It ends before its n-th effect after it begins."""
         self._stage.at_install = partial(self._crash_soon, fault)
         return True
 
     def _cut_crash(self, fault: Fault) -> bool:
-        """The next node that cuts its log ends before its n-th effect from then on."""
+        """Let the next node that cuts its log end. It ends before its n-th effect after it begins."""
         self._stage.at_cut = partial(self._crash_soon, fault)
         return True
 
     def _snapshot_crash(self, fault: Fault) -> bool:
-        """The next node that takes a snapshot of its state ends before its n-th effect from then on."""
+        """Let the next node that takes a snapshot of its state end. It ends before its n-th effect after it
+        begins."""
         self._stage.at_snapshot = partial(self._crash_soon, fault)
         return True
 
     def _change_crash(self, fault: Fault) -> bool:
-        """When a leader appends the next configuration, it, or another node, ends before its n-th effect."""
+        """Wait until a leader appends a configuration. Then let this leader, or another node, end before its
+        n-th effect."""
 
         def end(leader: str) -> None:
             other = self._other(fault, leader)
@@ -168,7 +173,7 @@ class Injector(RotFaults):
         return True
 
     def _save_crash(self, fault: Fault) -> bool:
-        """The next node that has saved a term ends before it sends the term in a message."""
+        """Let the next node that has saved a term end before it sends this term in a message."""
 
         def end(name: str) -> None:
             self._start_when_ended(fault.lasting_ms, name)
@@ -185,7 +190,7 @@ class Injector(RotFaults):
         self._start_when_ended(fault.lasting_ms, name)
 
     def _kill_in_write(self, fault: Fault) -> bool:
-        """Each node ends in the middle of its next write to the log."""
+        """Let each node end in the middle of its next write to the log."""
         alive = self._stage.alive()
         for name in alive:
             self._world.kill_in_write(name, f"/{DATA_DIR}/")
@@ -196,8 +201,8 @@ class Injector(RotFaults):
         return self._end_all(fault, self._world.kill)
 
     def _power_all(self, fault: Fault) -> bool:
-        """All machines lose power at one instant: now, or at the n-th effect of the target (most of the time
-        the leader)."""
+        """Cut the power of all machines at one moment: now, or at the n-th effect of the target (which is the
+        leader most of the time)."""
         cut = partial(self._world.power_cut, mode=self._mode(fault))
         target = self._target(fault)
         if target is None or not fault.amount:
@@ -215,7 +220,8 @@ class Injector(RotFaults):
         return True
 
     def _had_no_effect(self, process: Process, target: str) -> None:
-        """Cut the power if the target's n-th effect has not come yet; then all machines lose power now."""
+        """Cut the target's power if its n-th effect has not happened yet. Then all other machines lose power
+        now as well."""
         if self._world.nodes[target].process is process:  # nobody would start a later one again
             self._world.power_cut(target)
 
@@ -248,13 +254,13 @@ class Injector(RotFaults):
         return True
 
     def _transfer(self, fault: Fault) -> bool:
-        """An operator hands leadership over."""
+        """Let an operator ask the leader to hand leadership over."""
         leader = self._stage.leader()
         return leader is not None and self.hand_over(leader, self._other(fault, leader)) is not None
 
     def hand_over(self, leader: str, target: str | None) -> list[bool] | None:
-        """Hand leadership over. Returns a list that will hold whether leadership moved. None if the leader
-        does not run."""
+        """Start a hand-over of leadership. Returns a list which will hold whether leadership moved, or None
+        if the leader does not run."""
         process, node = self._world.nodes[leader].process, self._stage.machines[leader].node
         if process is None or node is None:
             return None
@@ -267,7 +273,7 @@ class Injector(RotFaults):
         return moved
 
     def _delete_old(self, fault: Fault) -> bool:
-        """An operator deletes old entries, on one node or on all nodes."""
+        """Let an operator delete old entries, on one node or on all nodes."""
         nodes = [machine.node for machine in self._stage.machines.values() if machine.node is not None]
         if fault.pick % 2:
             nodes = nodes[fault.pick // 2 % len(nodes) :][:1] if nodes else []
@@ -312,7 +318,7 @@ class Injector(RotFaults):
         return True
 
     def _clock_still(self, fault: Fault) -> bool:
-        """The monotonic clock stands still: no timer is due, but incoming messages are handled."""
+        """Let the monotonic clock stand still. Then no timer is due, but incoming messages are handled."""
         target = self._target(fault) or self._stage.names[0]
         self._world.clock_drift(target, 0)
         self._later(fault.lasting_ms, partial(self._world.clock_drift, target, 1))
@@ -342,7 +348,8 @@ class Injector(RotFaults):
         return True
 
     def _short_memory(self, fault: Fault) -> bool:
-        """The machine is short of memory: again and again the files of its programs leave the page cache."""
+        """Simulate a shortage of memory: file content leaves the page cache again and again, so reads wait
+        for the disk."""
         disk = self._world.nodes[self._target(fault) or self._stage.names[0]].disk
         disk.evict()
         disk.forget(fault.amount / 100)
@@ -350,7 +357,8 @@ class Injector(RotFaults):
         return True
 
     def _disk_error(self, fault: Fault) -> bool:
-        """The next writes or fsyncs of the log fail: the node ends, and an operator starts it again later."""
+        """Let the next writes or fsyncs of the log fail. The node then ends, and an operator starts it again
+        later."""
         target = self._damages(fault)
         if target is None:
             return False
@@ -367,7 +375,7 @@ class Injector(RotFaults):
         return True
 
     def _wipe(self, fault: Fault) -> bool:
-        """The machine gets a new, empty disk."""
+        """Give the machine a new, empty disk."""
         target = self._damages(fault)
         if target is None:
             return False

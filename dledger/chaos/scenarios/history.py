@@ -1,9 +1,9 @@
-"""The observations of clients, and the oracle that says which observations are allowed.
+"""What clients observed, and the oracle that says which observations are allowed.
 
 An append ends in one of three ways. *Acknowledged*: the value is in the log exactly once, at the index in the
-answer. *Refused* with a code that says so: it is not in the log. *Unknown*, for anything else: it is there at
-most once. Values are unique. So a value in the log that was never sent is *unexpected*, and a value that is
-there twice is *duplicated*.
+answer. *Refused* with a code that says so: it is not in the log. *Unknown*, for anything else: it is in the
+log at most once. Values are unique. So a value in the log that was never sent is *unexpected*, and a value
+that is there twice is *duplicated*.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dledger.chaos.invariants import InvariantViolated
 
 ACKNOWLEDGED, REFUSED, UNKNOWN, RUNNING = "acknowledged", "refused", "unknown", "running"
 ABSENT = "absent"
-"""Outcome of a linearizable get: there is no such committed entry."""
+"""Outcome of a linearizable get that found no committed entry at its index."""
 
 
 @dataclass
 class Call:
-    """One operation of a client. Times in ns of the world; `end` is -1 while the operation runs."""
+    """One operation of a client. Times are world time in ns; `end` is -1 while the operation runs."""
 
     client: str
     kind: str
@@ -34,16 +34,16 @@ class Call:
 
 @dataclass
 class Verdict:
-    """The counts of one history."""
+    """Counts of what the judge saw in one history."""
 
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
-    """Appends of unknown outcome whose values are in the log."""
+    """Appends whose client did not learn the outcome, but whose values are in the log."""
     reads: int = 0
     absent: int = 0
-    """Gets whose answer was that there is no such entry."""
+    """Gets that were answered with the message that there is no such entry."""
     failed_reads: int = 0
     read_points: int = 0
 
@@ -54,7 +54,7 @@ class History:
 
     calls: list[Call] = field(default_factory=list)
     batches: list[list[bytes]] = field(default_factory=list)
-    """Values that were appended as one client batch, for each batch."""
+    """The client batches. Each is the list of values that were appended as one batch."""
 
     def begin(self, call: Call) -> Call:
         """Note that a client sends a request."""
@@ -67,7 +67,8 @@ class History:
 
 
 def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
-    """Compare a history with the values in the final log. InvariantViolated says what differs."""
+    """Compare a history with the values in the final log. Raises InvariantViolated, which says what differs.
+    """
     places: dict[bytes, int] = {}
     for index in sorted(log):
         value = log[index]
@@ -91,8 +92,8 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
 
 
 def judge_batches(batches: list[list[bytes]], log: Mapping[int, bytes]) -> int:
-    """Check that each client batch is in the log as a whole, with its values one behind the other, or not at
-    all (S11).
+    """Check that each client batch is either completely in the log, with its values one after another, or not
+    at all (S11).
 
     Returns how many batches are in the log.
     """
@@ -127,10 +128,12 @@ def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
 
 
 def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None], verdict: Verdict) -> None:
-    """Check that a value that was shown is in the final log, at that index. `log` holds only values of
-    clients. Entries of the group's own may be shown as well, but not at the index of a client's value. A
-    client's value may not be shown at an index that has no value in the end: then it was shown and later
-    cut."""
+    """Check that a value that a client was shown is in the final log at the same index.
+
+    `log` holds only values of clients. A client may also be shown entries that the group appended for itself,
+    but not at the index of a client's value. If a client's value was shown at an index that has no value in
+    the final log, the value was cut after it was shown; that is an error.
+    """
     if call.outcome != ACKNOWLEDGED:
         verdict.absent += call.outcome == ABSENT
         verdict.failed_reads += call.outcome != ABSENT
@@ -144,10 +147,14 @@ def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None]
 
 
 def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
-    """Check real-time order: a call that begins after a client was told an index finds that index committed.
-    An append that is in the log lies behind it, also one of unknown outcome. A read point of any node is not
-    below it. No entry up to it is absent. This is linearizability of all calls (docs/internals/simulator.md
-    says why)."""
+    """Check that all calls are linearizable (docs/internals/simulator.md says why this check is enough).
+
+    If a client was told an index, that index is committed for every call that begins later:
+
+    * An append that begins later is at a higher index, even if its outcome is unknown.
+    * A later read point, of any node, is not lower.
+    * A later get never finds an entry up to that index absent.
+    """
     told = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0

@@ -1,5 +1,5 @@
-"""Faults of the network in a plan, and the choice of the machines that a fault hits. It is the base of the
-injector (faults.py)."""
+"""Faults of the network in a plan, and the choice of the machines that a fault hits. The class is a base of
+the injector (faults.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Undo = Callable[[], object]
 
 
 class LinkFaults:
-    """Partitions, bad links, broken connections, strangers."""
+    """Injects partitions, bad links, broken connections, and connections of foreign clients."""
 
     def __init__(self, stage: Stage) -> None:
         self.over = False
@@ -24,7 +24,7 @@ class LinkFaults:
         self._cuts: dict[tuple[str, str], int] = {}
 
     def link_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of faults in this module."""
+        """The kinds of faults in this module, with their methods."""
         return {
             "cut": self._cut,
             "one-way": self._one_way,
@@ -72,7 +72,8 @@ class LinkFaults:
         return alive[fault.pick % len(alive)] if alive else None
 
     def _other(self, fault: Fault, target: str) -> str:
-        """Another machine of the group. In a group of one (in a shrunk plan) it is the same machine."""
+        """Another machine of the group, or the machine itself if the group has only one machine (in a shrunk
+        plan)."""
         others = [name for name in self._stage.names if name != target] or [target]
         return others[fault.pick // 7 % len(others)]
 
@@ -114,23 +115,24 @@ class LinkFaults:
         return self._block(fault, pairs + [(other, target) for _, other in pairs])
 
     def _orphan(self, fault: Fault) -> bool:
-        """A node and the other members do not reach each other; clients reach it."""
+        """Cut a node off from the other members, in both directions. Clients still reach it."""
         target = self._target(fault) or self._stage.names[0]
         others = [name for name in self._stage.names if name != target]
         return self._block(fault, [pair for other in others for pair in ((target, other), (other, target))])
 
     def _deaf(self, fault: Fault) -> bool:
-        """A node receives nothing from other machines."""
+        """Let nothing from other machines arrive at a node."""
         target = self._target(fault) or self._stage.names[0]
         return self._block(fault, [(other, target) for other in self._everybody_but(target)])
 
     def _mute(self, fault: Fault) -> bool:
-        """Nothing that a node sends arrives at other machines."""
+        """Let nothing that a node sends arrive at other machines."""
         target = self._target(fault) or self._stage.names[0]
         return self._block(fault, [(target, other) for other in self._everybody_but(target)])
 
     def _ring(self, fault: Fault) -> bool:
-        """Each node reaches only its two neighbours in a ring: with three nodes, one link is missing."""
+        """Let each node reach only its two neighbours in a ring. In a group of three nodes only one link is
+        cut."""
         order = self._order(fault.pick)
         size = len(order)
         pairs = [
@@ -142,11 +144,12 @@ class LinkFaults:
         return self._block(fault, pairs or [(order[0], order[1 % size]), (order[1 % size], order[0])])
 
     def _bridge(self, fault: Fault) -> bool:
-        """Two sides that reach each other through one node only, which reaches all nodes."""
+        """Separate the nodes into two sides and one node that still reaches all nodes. The sides reach each
+        other only through that node."""
         return self._apart(fault, self._order(fault.pick)[1:])
 
     def _churn(self, fault: Fault) -> bool:
-        """Every `amount` ms another partition begins: one side has a majority, and the two sides do not reach
+        """Begin another partition every `amount` ms. One side has a majority, and the two sides do not reach
         each other."""
         part = replace(fault, lasting_ms=fault.amount)
         step = 1 + fault.pick // 7 % max(1, len(self._stage.names) - 1)
@@ -168,7 +171,7 @@ class LinkFaults:
         return self._block(fault, pairs + [(other, one) for one, other in pairs])
 
     def _clients_cut(self, fault: Fault) -> bool:
-        """Clients do not reach a node that the other nodes reach."""
+        """Cut a node off from the clients. The other nodes still reach it."""
         target = self._target(fault) or self._stage.names[0]
         pairs = [(target, client) for client in self._stage.client_names]
         return self._block(fault, pairs + [(client, target) for _, client in pairs])
@@ -182,7 +185,8 @@ class LinkFaults:
         return target, self._other(fault, target)
 
     def _delay(self, fault: Fault) -> bool:
-        """All links of the target have a latency of up to `amount` ms one way, with jitter."""
+        """Give all links of the target a random latency between a quarter of `amount` and `amount` ms one
+        way."""
         target = self._target(fault) or self._stage.names[0]
         network = self._world.network
         others = self._everybody_but(target)
@@ -197,21 +201,21 @@ class LinkFaults:
         return True
 
     def _loss(self, fault: Fault) -> bool:
-        """One link loses `amount` percent of its packets."""
+        """Let one link lose `amount` percent of its packets."""
         one, other = self._pair(fault)
         self._world.network.loss(one, other, fault.amount / 100)
         self._later(fault.lasting_ms, lambda: self._world.network.loss(one, other, 0))
         return True
 
     def _narrow(self, fault: Fault) -> bool:
-        """A link carries `amount` bytes a second."""
+        """Limit a link to `amount` bytes a second."""
         one, other = self._pair(fault)
         self._world.network.bandwidth(one, other, fault.amount)
         self._later(fault.lasting_ms, lambda: self._world.network.bandwidth(one, other, None))
         return True
 
     def _silence(self, fault: Fault) -> bool:
-        """A link accepts everything and delivers nothing."""
+        """Let a link accept everything and deliver nothing."""
         one, other = self._pair(fault)
         self._world.network.silence(one, other, directed=fault.pick % 2 == 0)
         self._later(fault.lasting_ms, lambda: self._world.heal(one, other))

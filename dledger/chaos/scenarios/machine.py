@@ -25,26 +25,28 @@ if TYPE_CHECKING:
     from dledger.node.node import Node
 
 KIND_AT = CHANNEL_OFFSET
-"""Offset of the kind in the header of an entry. No checksum covers this byte if an older program wrote the
-entry, or if the group did not know yet that all its voters understand covered kinds
-(docs/explanation/guarantees.md)."""
+"""Offset of the entry's kind in its header.
+
+In some entries no checksum covers this byte: those of an older program, and those that were written before
+the group knew that all its voters understand a checksum over the kind (docs/explanation/guarantees.md).
+"""
 CHAIN_AT = CHANNEL_OFFSET + 4
-"""Offset of the field behind kind and batch count."""
+"""Offset of the header field after kind and batch count (the chain checksum)."""
 
 
 class Replica(Protocol):
-    """The state machine of one life of a node."""
+    """The state machine of a node, from one start of the node to its end."""
 
     @property
     def index(self) -> int:
         """Index of the last entry applied, -1 for none."""
 
     def content(self) -> bytes:
-        """The whole state, as the judge's replay encodes it."""
+        """The whole state, encoded in the same way as the judge's replay."""
 
 
 class Machine:
-    """One machine of the group: its store on disk and, while a process runs, its node."""
+    """One machine of the group, with its store on disk and, while a process runs, its node."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self.stage = stage
@@ -52,44 +54,46 @@ class Machine:
         self.wipes: int = 0
         self.lives = 0
         self.in_use = False
-        """Whether the machine belongs to the run. A spare machine does not, until its node is to be added."""
+        """Whether the machine takes part in the run. A spare machine does not, until its node is to be added
+        to the group."""
         self.excused = False
-        """Whether its disk failed: then the node may end with an error, and know less afterwards."""
+        """Whether the machine's disk has failed. Then its node may end with an error, and may know less
+        afterwards."""
         self.may_end = False
-        """Whether its disk fails outside of the log: then the process may end with an error, but its log must
-        not lose anything."""
+        """Whether the machine's disk fails outside of the log. Then the process may end with an error, but
+        the log must not lose anything."""
         self.log: dict[int, Entry] = {}
-        """The last known log of its node, in memory or on disk. Before its beginning it is filled with the
-        entries that were committed there."""
+        """The last known log of the node, in memory or on disk. For indexes before the beginning of the log
+        it has the entries that the group committed."""
         self.base: LogBase = ORIGIN
         """Where the log begins."""
         self.gone: dict[int, Entry] = {}
-        """Entries that were durable here before a wipe. An acknowledgement for them may still be in
-        flight."""
+        """Entries that were durable on this machine before its disk was wiped. An acknowledgement of them may
+        still be in flight."""
         self.rotten: dict[int, Entry] = {}
-        """Entries that a fault damaged on this disk, until they are whole again."""
+        """Entries that a fault damaged on this machine's disk and that are not repaired yet."""
         self.rotten_units: dict[int, None] = {}
-        """Entries whose index units are damaged."""
+        """Indexes of entries whose index units are damaged."""
         self.touched: dict[int, None] = {}
-        """Starts of segments that were damaged, perhaps in their blank tails."""
+        """Start positions of segments that were damaged, perhaps in the blank rest after their last entry."""
         self.armed = False
-        """Whether a fault of its disk is armed and has not happened yet."""
+        """Whether a fault of the machine's disk waits for its operation."""
         self.node_dir: str = f"/store/dledger-{name}"
         self.group: tuple[str, ...] = ()
-        """The members in its settings: those of the group when its store was empty."""
+        """The members in the node's settings: those that the group had when the node's store was empty."""
         self.probe: Probe | None = None
         self.host: Replica | None = None
         self.renew_reader()
 
     def renew_reader(self) -> None:
-        """Begin to read another disk, after the disk was wiped or replaced."""
+        """Begin to read the present disk, after a wipe or a replacement."""
         disk = self.stage.world.node(self.name).disk
         self.disk_store: StoreOnDisk = StoreOnDisk(disk, self.node_dir, self.stage.profile.segment)
         self.durable: DurableMark = DurableMark(self.disk_store, fsynced=self.stage.profile.sync_flush)
         self.base = ORIGIN
 
     def wipe(self) -> None:
-        """Remove the store. The next store on this machine is another one."""
+        """Remove the store. The next store on this machine counts as another store."""
         self.stage.world.nodes[self.name].disk.wipe("/store")
         self.wipes += 1
         self.loses_what_it_said()
@@ -98,13 +102,13 @@ class Machine:
         self.renew_reader()
 
     def loses_what_it_said(self) -> None:
-        """Note that acknowledged entries are lost here, at least in part. Their acknowledgements may still be
-        in flight."""
+        """Note that this machine has lost acknowledged entries, at least in part. Their acknowledgements may
+        still be in flight."""
         self.gone |= {index: entry for index, entry in self.log.items() if index <= self.durable.index}
 
     def check_units(self) -> None:
-        """Check that each entry with a durable index unit is durable (safety.md S4). Otherwise the loss of
-        the entry would be taken for rot."""
+        """Check that each entry whose index unit is durable is durable itself (safety.md S4). Without this
+        check a lost entry could be taken for a damaged one."""
         if not self.log or self.still_rotten():
             return
         self.stage.cluster.count("an index unit follows its entry to the disk")
@@ -117,8 +121,8 @@ class Machine:
                 raise InvariantViolated(f"{self.name}: {unit} is durable, entry {unit.index} is not")
 
     def begins(self, base: LogBase) -> None:
-        """The log begins behind `base`, or will in a moment. Check that the snapshot there is durable and
-        right (S20)."""
+        """Note that the log begins after `base`, or is about to. Check that the snapshot at that point is
+        durable and right (S20)."""
         committed = self.stage.cluster.committed
         entry = committed.get(base.index)
         if base.index >= 0:
@@ -138,7 +142,8 @@ class Machine:
         self.durable.cut(0)
 
     def still_rotten(self) -> bool:
-        """Whether any damage is neither repaired nor cut, or an armed fault has not happened yet."""
+        """Whether there is damage that is neither repaired nor cut, or a disk fault that still waits for its
+        operation."""
         for index, entry in list(self.rotten.items()):
             if self.log.get(index) != entry or self.durable.is_whole(index, entry):
                 del self.rotten[index]
@@ -156,7 +161,8 @@ class Machine:
         return bool(self.rotten or self.touched or self.rotten_units or self.armed)
 
     def _is_closed(self, start: int) -> bool:
-        """Whether a segment has its blank tail, if the log continues in the next segment."""
+        """Whether a segment is closed with a blank record after its last entry. A segment counts as closed if
+        the log does not continue in a later segment."""
         end = start + self.stage.profile.segment
         inside = [entry for entry in self.log.values() if start <= entry.pos < end]
         if not inside or start < self.base.pos or not any(entry.pos >= end for entry in self.log.values()):
@@ -180,7 +186,8 @@ class Machine:
                 self.rotten_units[index] = None
 
     def forgets_votes(self) -> None:
-        """Note that term and vote are lost: the node comes back with its log, but as another store."""
+        """Note that term and vote are lost. The node starts again with its log, but counts as another store.
+        """
         self.wipes += 1
 
     @property
@@ -189,7 +196,7 @@ class Machine:
         return self.disk_store.find(durable=False) is not None
 
     def durable_entry(self, pick: int) -> int | None:
-        """Index of an entry whose index unit is durable, so that damage to the entry or its unit is rot. None
+        """Index of an entry whose index unit is durable, so that damage to either of them counts as rot. None
         if there is no such entry."""
         node = self.node
         if node is None or not self.log:
@@ -199,8 +206,8 @@ class Machine:
         return known[pick % len(known)] if known else None
 
     def durable_byte(self, amount: int, pick: int) -> int | None:
-        """Position in the log of a byte of an entry whose index unit is durable. None if there is no such
-        entry."""
+        """Log position of a byte within an entry whose index unit is durable. None if there is no such entry.
+        """
         index = self.durable_entry(pick)
         if index is None:
             return None
@@ -209,8 +216,8 @@ class Machine:
         return entry.pos + offset + (offset == KIND_AT and not entry.channel & COVERED)
 
     def fits_still(self, place: int, bit: int) -> bool:
-        """Whether flipping that bit of the log gives a batch count that still fits the entries beside it.
-        Then no check notices the flip (docs/explanation/guarantees.md)."""
+        """Whether flipping this bit of the log changes a batch count to one that still fits the neighbouring
+        entries. Then no check can notice the flip (docs/explanation/guarantees.md)."""
         index, entry = next(item for item in self.log.items() if 0 <= place - item[1].pos < item[1].size)
         at = place - entry.pos
         if entry.channel & COVERED or not KIND_AT < at < CHAIN_AT:
@@ -227,13 +234,13 @@ class Machine:
         return f"{self.node_dir}/{DATA_DIR}/{segment_name(start)}"
 
     def index_file(self, place: int) -> tuple[str, int]:
-        """Path of the index file that holds a byte of the index, and the position at which the file
+        """Path of the index file that holds this byte of the index, and the position at which that file
         begins."""
         size = self.stage.index_units * INDEX_UNIT_SIZE
         return f"{self.node_dir}/{INDEX_DIR}/{segment_name(place - place % size)}", place - place % size
 
     def old_segment(self, pick: int) -> int | None:
-        """Start of a segment before the newest one. None if there is no such segment."""
+        """Start of a segment that is not the newest. None if there is no such segment."""
         starts = [start for start, _ in self.disk_store.segments(durable=True)[:-1] if start >= self.base.pos]
         return starts[pick % len(starts)] if starts else None
 
@@ -253,13 +260,13 @@ class Machine:
         return self.probe.node if self.probe is not None and self.running else None
 
     def has_durably(self, log: dict[int, Entry], index: int) -> bool:
-        """Whether this machine's disk durably holds a log up to `index`, or held it before it was wiped. The
-        node's own statements are not used."""
+        """Whether this machine's disk durably holds a log up to `index`, or held it before it was wiped. This
+        does not rely on what the node says."""
         entry = log.get(index)
         if entry is None:
             return False
         return (self.log.get(index) == entry and self.holds(index)) or self.gone.get(index) == entry
 
     def holds(self, index: int) -> bool:
-        """Whether its own log up to `index` is durable."""
+        """Whether the machine's own log is durable up to `index`."""
         return self.durable.holds(self.log, self.base.index + 1, index, self.rotten)

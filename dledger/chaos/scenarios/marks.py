@@ -1,6 +1,7 @@
 """Coverage marks: named situations that a run over many seeds must have reached, observed from outside.
 
-Most are observed by the probe. Some are log lines of the product; so these lines cannot be lost unnoticed.
+Most marks are observed by the probe of a node. Some are log lines of the product, so it is noticed if the
+product no longer writes such a line.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ LINES: tuple[tuple[str, str], ...] = (
     ("configurations found at=", "members in doubt until a repair"),
     ("the event loop stood still", "clients were closed after a standstill"),
 )
-"""Pairs of a part of a log line and the mark that it reaches."""
+"""Pairs of (part of a log line, mark that this line reaches)."""
 
 NEVER = ("damaged push frame dropped",)
-"""Parts of log lines that no run may show: the simulated network delivers what was sent."""
+"""Parts of log lines that no run may show, because the simulated network does not damage data."""
 
 
 class Marks:
@@ -36,7 +37,7 @@ class Marks:
         self.reached[mark] = self.reached.get(mark, 0) + 1
 
     def line(self, text: str) -> None:
-        """Reach the marks for a log line of a node."""
+        """Count the marks that a log line of a node stands for."""
         for part, mark in LINES:
             if part in text:
                 self.reach(mark)

@@ -1,4 +1,4 @@
-"""Changes of the members while the group runs: an operator on a machine of its own gives the commands."""
+"""Changes of the members while the group runs. An operator on a machine of its own gives the commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 START_MS = 20
-"""Time between the start of a new node and the command that adds it."""
+"""Time between the start of a new node and the command that adds it, in ms."""
 TRIES, PAUSE_S = 10, 0.5
-"""How often an operator tries to add a removed member again, and the pause between two tries."""
+"""How often an operator tries to add a removed member again, and the pause between two tries in seconds."""
 
 
 class MemberFaults(LinkFaults):
@@ -24,7 +24,7 @@ class MemberFaults(LinkFaults):
     time."""
 
     def member_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of faults in this module."""
+        """The kinds of faults in this module, with their methods."""
         return {
             "grow": self._grow,
             "shrink": self._shrink,
@@ -49,7 +49,7 @@ class MemberFaults(LinkFaults):
         return True
 
     def _shrink(self, fault: Fault) -> bool:
-        """Remove a member if the group is larger than planned. Its machine is wiped and becomes a spare
+        """Remove a member if the group is larger than planned. Its machine is wiped later, and is then spare
         again."""
         members = self._stage.members()
         spare = len(members) - self._stage.plan.nodes
@@ -75,8 +75,8 @@ class MemberFaults(LinkFaults):
             machine.wipe()
 
     def _rejoin(self, fault: Fault) -> bool:
-        """Remove a member and add it again with its store, as when its machine moved. Its disk may be so slow
-        that it does not know of its removal yet."""
+        """Remove a member and add it again with its store, as if its machine had moved. The member's disk may
+        be so slow that the member does not know of its removal when it is added again."""
         members = self._stage.members()
         if len(members) < self._stage.plan.nodes or not self._operator_is_free():
             return False
@@ -100,7 +100,7 @@ class MemberFaults(LinkFaults):
         return True
 
     def _prefer(self, fault: Fault) -> bool:
-        """Prefer another member as leader, or none."""
+        """Let the group prefer another member as leader, or none."""
         members = self._stage.members()
         if not members or not self._operator_is_free():
             return False

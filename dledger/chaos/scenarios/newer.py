@@ -1,7 +1,8 @@
-"""The extra table of the replicated state that the newer program of a run with upgrades has.
+"""An extra table of the replicated state, for runs with upgrades. The newer program of such a run has this
+table.
 
-In such a run some brokers know the table and some do not (docs/howto/upgrade.md). `NOTES` is declared like
-any table of `dledger.formats.state`; `Notes` is its oracle.
+Some brokers of the run know the table and some do not (docs/howto/upgrade.md). `NOTES` is declared like any
+table of `dledger.formats.state`; `Notes` is its oracle.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dledger.formats.state.table import Name
 
 
 class Note(Row, frozen=True):
-    """A named text in the replicated state."""
+    """One row of the extra table: a named text."""
 
     operation: ClassVar[str] = "note"
     name: Name
@@ -26,7 +27,7 @@ NEWER_TABLES: tuple[Source, ...] = (*TABLES, NOTES)
 
 
 class Notes:
-    """name -> the latest operation of that name."""
+    """The oracle of the extra table. It maps a name to the latest operation of that name."""
 
     part = "notes"
     operations: tuple[str, ...] = ("note", "unnote")
@@ -41,7 +42,7 @@ class Notes:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: deletions remove no notes."""
+        """Does nothing, because deletions remove no notes."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op for op in value}

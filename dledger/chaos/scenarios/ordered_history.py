@@ -1,4 +1,5 @@
-"""The observations of consumers that pop in order in a run with brokers: plain facts, for the judge."""
+"""What consumers that pop in order observed in a run with brokers. These are plain facts without conclusions,
+for the judge."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from dataclasses import dataclass, field
 ORDERED_GROUP = "poppers-in-order"
 INVISIBLE_MS = 1_500
 SHORT_MS, LONG_MS = 300, 3_000
-"""The invisible times to which consumers change a message."""
+"""The shorter and the longer invisible time to which consumers change some messages, in ms."""
 ACK, SHORTER, LONGER = "ack", "shorter", "longer"
 CHANGED_MS = {SHORTER: SHORT_MS, LONGER: LONG_MS}
 
 Key = tuple[str, int]
-"""Topic and queue id."""
+"""A queue as (topic, queue id)."""
 Batch = tuple[Key, int]
-"""A queue, and the time in the handles of its messages. It is one pop, or several pops by leaders whose
-clocks differ."""
+"""A queue and the time in the handles of its messages. Usually this is one pop. It is several pops if leaders
+with different clocks made pops with the same time."""
 
 
 @dataclass
@@ -28,14 +29,14 @@ class Ordered:
     times: int
     """How often the message was delivered before, according to the broker's answer."""
     between: tuple[int, int]
-    """When the consumer asked for the message, and when it received it, in ns of the world."""
+    """When the consumer asked for the message, and when it received the message, as world time in ns."""
     terms: tuple[int, int]
-    """The leaders' terms at these two times."""
+    """The leaders' terms at these two times (see `between`)."""
 
 
 @dataclass
 class Settled:
-    """A consumer's request for a message: ACK, or a change of its invisible time."""
+    """A consumer's request for one message: an acknowledgement (ACK), or a change of the invisible time."""
 
     message: Ordered
     kind: str

@@ -1,8 +1,8 @@
-"""What must hold for consumers that pop in order, in English above each check: the log is compared with their
-observations.
+"""Checks of consumers that pop in order. The log is compared with what they observed. A comment above each
+check says the rule in English.
 
 The log says which pop a queue waits for (`pop_order`), the offset of the group (`offsets`, `reset`), and when
-a queue no longer waits (`pop_order_end`). Nothing here is taken from the broker.
+a queue no longer waits (`pop_order_end`). The judge takes nothing from the broker itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dledger.formats.entry import EntryHeader, Kind
 from dledger.formats.record import decode_record
 
 ROUNDING_MS = 2
-"""Tolerance for times in the log, which are whole milliseconds."""
+"""Tolerance, in ms, because times in the log are whole milliseconds."""
 MS_NS = 1_000_000
 
 
@@ -43,43 +43,47 @@ class Given:
     term: int
     row: Mapping[str, Any]
     before: Given | None = None
-    """The pop that the queue waited for when this one was written. None after a reset, or when all messages
-    of the earlier pop were acknowledged."""
+    """The earlier pop for whose messages the queue still waited when this pop was written. None after a
+    reset, or if all messages of the earlier pop were acknowledged."""
     left: tuple[int, ...] = ()
-    """Offsets of `before` that were not acknowledged when this pop was written."""
+    """Offsets of `before` that were not yet acknowledged when this pop was written."""
     acked: dict[int, None] = field(default_factory=dict)
     reset: bool = False
-    """Whether the pop ended by a reset of the group's offset."""
+    """Whether a reset of the group's offset ended this pop."""
     again: bool = False
-    """Whether another pop replaced this one."""
+    """Whether a later pop of the queue replaced this pop."""
 
 
 class OrderedJudge:
-    """Reads a log entry by entry, and then reports what is wrong with it."""
+    """Reads a log entry by entry, and then compares it with the history of the consumers."""
 
     def __init__(self, begun: int, *, clocks_are_right: bool) -> None:
         self._begun = begun
         self._right = clocks_are_right
         self._positions: dict[tuple[str, int, int], int] = {}
-        """(topic, queue, offset) of a message -> its position in the log."""
+        """Maps (topic, queue, offset) of a message to its position in the log."""
         self._at: dict[Key, int] = {}
-        """Queue -> the group's offset."""
+        """Maps a queue to the group's consumer offset."""
         self._now: dict[Key, Given] = {}
         self.given: dict[tuple[Batch, int], Given] = {}
-        """(time in the handle, offset) of a message -> its pop. A pop of a queue may have the same time as an
-        earlier one, made by a leader whose clock was ahead, if all of the earlier one was acknowledged."""
+        """Maps (queue and time in the handle, offset) of a message to its pop.
+
+        A later pop may have the same queue and time as an earlier one if a leader with a fast clock made the
+        earlier one, and all its messages were acknowledged.
+        """
         self._passed: dict[tuple[str, int, int], None] = {}
-        """Messages that the group's offset passed, or that the log has as acknowledged."""
+        """Messages that the group's offset passed, or that are acknowledged according to the log."""
         self._to_free: dict[Key, None] = {}
         self.frees: int = 0
         """How many queues were freed by a reset."""
         self.over_terms: int = 0
-        """How many pops waited for messages that an earlier leader had delivered."""
+        """How many pops were written while the queue waited for messages that an earlier leader had
+        delivered."""
         self.partly: int = 0
-        """How many pops came when a part of the earlier pop was acknowledged."""
+        """How many pops were written when only a part of the earlier pop was acknowledged."""
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """Apply one entry. InvariantViolated if the log breaks a rule."""
+        """Apply one entry. Raises InvariantViolated if the log breaks a rule."""
         if header.kind == Kind.MESSAGE:
             record = decode_record(data)
             self._positions[record.topic, record.queue_id, record.queue_offset] = header.pos
@@ -174,8 +178,8 @@ class OrderedJudge:
         now.acked = dict.fromkeys(now.row["offsets"])
 
     def judge(self, history: OrderedHistory) -> int:
-        """Compare the log with the history. Returns how many messages of all pops were acknowledged.
-        InvariantViolated."""
+        """Compare the log with the history. Returns how many messages of all pops were acknowledged. Raises
+        InvariantViolated if they do not fit."""
         asked = {
             (*one.message.batch[0], one.message.offset): None for one in history.settled if one.kind == ACK
         }
@@ -203,8 +207,8 @@ class OrderedJudge:
         return sum(place[1] in given.acked for place, given in self.given.items())
 
     def _hidden(self, history: OrderedHistory) -> dict[tuple[Batch, int], int]:
-        """For each message that was delivered, the time until which at least it stays invisible, as its
-        consumer knows, in ns of the world."""
+        """Maps each message that was delivered to the time, in ns of the world, before which it cannot be
+        delivered again, as far as its consumer knows."""
         hidden = {
             (message.batch, message.offset): message.between[0] + INVISIBLE_MS * MS_NS
             for message in history.handed

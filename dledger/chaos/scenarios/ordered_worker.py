@@ -1,4 +1,5 @@
-"""A client machine that pops in order: our consumer, with the two request fields that ask for order."""
+"""A client machine that pops in order. It uses our consumer, and sets the two request fields that ask for
+order."""
 
 from __future__ import annotations
 
@@ -30,15 +31,16 @@ from dledger.runtime.env import Env
 
 OPTIONS = PopOptions(batch_size=16, invisible_s=INVISIBLE_MS / 1000, poll_s=1.0, timeout_s=1.0)
 FORGETS, SHORTENS, LENGTHENS, SHUFFLES = 60, 40, 50, 4
-"""How many messages there are for each one that is not acknowledged, whose invisible time is made shorter, or
-made longer; and how many batches for each one that is acknowledged in another order."""
+"""On average one of so many messages is not acknowledged (FORGETS), gets a shorter invisible time (SHORTENS),
+or a longer one (LENGTHENS). One of SHUFFLES batches is acknowledged in another order."""
 CALL_S = 0.02
 LONG_CALL_S = 1.8
-"""A call that is longer than the original invisible time."""
+"""How long a consumer works on a message whose invisible time was made longer, in seconds. It is longer than
+the original invisible time."""
 
 
 class OrderedConsumer(AsyncPopConsumer):
-    """Pops in order. It repeats an attempt until there is an answer, as RocketMQ's proxies do."""
+    """Pops in order. It repeats an attempt until it gets an answer, as RocketMQ's proxies do."""
 
     attempts = 0
     name = ""
@@ -54,11 +56,11 @@ class OrderedConsumer(AsyncPopConsumer):
 
 
 class OrderedWorker(Popping):
-    """Pops in order. It acknowledges most messages; for some it first asks for a longer invisible time. It
-    makes the invisible time of some messages shorter, and ignores some."""
+    """A client that pops in order. It acknowledges most messages; for some of them it first asks for a longer
+    invisible time. It makes the invisible time of some messages shorter, and does not answer for some."""
 
     def consumer(self, env: Env, topic: str) -> OrderedConsumer:
-        """See `Popping`."""
+        """Make the consumer for a topic (see `Popping`)."""
         consumer = OrderedConsumer(
             ORDERED_GROUP,
             NAMESRV_ADDR,
@@ -79,7 +81,7 @@ class OrderedWorker(Popping):
         between: tuple[int, int],
         terms: tuple[int, int],
     ) -> None:
-        """See `Popping`."""
+        """Handle popped messages (see `Popping`)."""
         found = [(message, _ordered(message, between, terms)) for message in messages]
         for _, ordered in found:
             self._history.popped_in_order(ordered)

@@ -1,8 +1,8 @@
-"""The seeds that are played before each merge, always the same ones.
+"""The seeds that are played before each merge. They are always the same.
 
 A seed names a plan of a profile, and the plan stays the same while code changes. So a seed that once found a
-fault still plays a course of events near that fault, although it need not meet the same fault again. If a
-long run finds a fault, its seed is added here, and a test of the cause is added elsewhere.
+fault still plays events that are close to that fault. It need not find the same fault again. If a long run
+finds a fault, its seed is added to `FOUND`, and a test of the cause is added to the tests.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ FOUND = (
     Pinned(261127049, "brokers-power", "a loss of power took the names of the two oldest IndexFiles"),
     Pinned(282502470, "bad-links", "a torn batch at a beginning left equal logs with other ends"),
 )
-"""Seeds that found a fault, each with the fault."""
+"""Seeds that once found a fault, each with a description of the fault."""
 
 FIRST_SEEDS = 60
-"""How many seeds from 0 on are played besides. They take turns through all profiles."""
+"""How many further seeds are played, from seed 0 on. They take turns through all profiles."""
 
 
 def pinned_seeds() -> list[tuple[int, str | None]]:

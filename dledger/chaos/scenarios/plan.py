@@ -1,4 +1,5 @@
-"""The plan of a seed: all operations and faults from outside the group, as data, drawn before the run.
+"""The plan of a seed. It is data that is made at random before the run, and lists all operations and faults
+from outside the group.
 
 A run is a function of (seed, plan). The seed decides the order and duration of everything in the world; the
 plan lists the operations of the clients and the faults. So a failing run is shrunk by leaving out parts of
@@ -22,38 +23,46 @@ FIRST_FAULT_MS = 4_000
 DURATION_MS = 60_000
 MIN_FAULTS, MAX_FAULTS = 11, 18
 ALSO = 2
-"""At most this many faults are drawn from `Profile.also` in addition."""
+"""Largest number of faults that a seed has from `Profile.also`."""
 NEAR_FAULTS = 0.35
-"""Share of the operations that come near a fault, because operations in flight are what a fault may lose."""
+"""Share of the operations (0 to 1) whose time is close to a fault, because a fault is most likely to lose
+operations in flight."""
 QUIET = 0.5
-"""Share of the plans with a quiet time: clients do nothing, but faults happen. An error that the next append
-would repair stays visible for long then."""
+"""Share of the plans (0 to 1) with a quiet time, in which faults happen but clients do nothing. An error that
+the next append would repair stays visible longer then."""
 QUIET_MS = (12_000, 35_000)
 LARGEST_BODY = 12 * 1024
-"""Bytes of the largest body in most profiles; for the others see `Profile.max_entry`."""
+"""Size, in bytes, of the largest body in most profiles. For profiles with larger entries see
+`Profile.max_entry`."""
 MAX_BURSTS, MAX_LARGE = 3, 6
-"""At most this many bursts and large appends are added in profiles that have them."""
+"""Largest number of bursts and of large appends that are added in profiles that have them."""
 LARGEST_BATCH = 12 * 1024
-"""Bytes of all bodies of a client batch. It is more than a push frame usually holds."""
+"""Limit, in bytes, of all bodies of a client batch together. It is more than a push frame usually holds."""
 BROKER_PRODUCERS = 2
 TOPIC_CHANGES = 6
-"""How many changes of topics the operator of a run with brokers makes. All except the first come near a
-fault."""
+"""How many changes of topics the operator makes in a run with brokers. The times of all changes except the
+first are close to a fault."""
 LEASE_READS = 0.5
-"""Share of the appends that become reads where leases are on: a stale read needs an append and a read near a
-fault."""
+"""Share of the appends (0 to 1) that are replaced by reads in profiles with leases. To find a stale read, an
+append and a read must come close to a fault."""
 BATCHES = 0.3
-"""Share of the bursts that are client batches."""
+"""Share of the bursts (0 to 1) that are sent as client batches."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of a client: not before `at_ms`, and after the client's earlier operations.
+    """An operation of a client. It begins at `at_ms`, or later if the client's earlier operations are not
+    done yet.
 
-    `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "batch" (the same as a
-    client batch), "get" (an entry that may exist, chosen by `pick`), "read" (a read point, from the leader or
-    from a node that `pick` chooses). With brokers: "append", "burst" and "batch" are messages to a topic that
-    `pick` chooses, "topic" makes a topic or gives it more queues.
+    `kind` says what the client does:
+
+    * "append" appends `size` bytes.
+    * "burst" makes `count` appends of `size` bytes at once.
+    * "batch" appends the same values as one client batch.
+    * "get" asks for an entry, which `pick` chooses and which may not exist.
+    * "read" asks the leader, or a node that `pick` chooses, for a read point.
+    * In runs with brokers "append", "burst" and "batch" send messages to a topic that `pick` chooses.
+    * "topic", only with brokers, creates a topic or gives it more queues.
     """
 
     at_ms: int
@@ -68,8 +77,9 @@ class Operation:
 class Fault:
     """A fault that is injected at `at_ms` and undone after `lasting_ms`.
 
-    `target`: "leader", "follower", or "any"; `pick` chooses among the machines that fit. The meaning of
-    `amount` depends on the fault (effects until a crash, a factor, bytes).
+    `target` is "leader", "follower" or "any", and `pick` chooses among the machines that fit. The meaning of
+    `amount` depends on the kind of the fault: for example the number of effects until a crash, a factor, or a
+    number of bytes.
     """
 
     at_ms: int
@@ -82,7 +92,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that the outside does in one run."""
+    """All operations and faults that come from outside the group in one run."""
 
     seed: int
     profile: str
@@ -98,7 +108,7 @@ class Plan:
 
 
 def decode_plan(text: str) -> Plan:
-    """Inverse of `Plan.encode`. ValueError, KeyError or TypeError when the text is not a plan."""
+    """Inverse of `Plan.encode`. Raises ValueError, KeyError or TypeError if the text is not a plan."""
     value = json.loads(text)
     operations = tuple(Operation(**item) for item in value.pop("operations"))
     faults = tuple(Fault(**item) for item in value.pop("faults"))
@@ -106,13 +116,13 @@ def decode_plan(text: str) -> Plan:
 
 
 def profile_of(seed: int) -> str:
-    """The profile of a seed if no profile is given. The seeds take turns through all profiles."""
+    """The profile of a seed for which no profile is given. The seeds take turns through all profiles."""
     names = tuple(PROFILES)
     return names[seed % len(names)]
 
 
 def draw_plan(seed: int, profile: str | None = None) -> Plan:
-    """The plan of a seed. KeyError when there is no such profile."""
+    """Make the plan of a seed at random. Raises KeyError if there is no such profile."""
     name = profile_of(seed) if profile is None else profile
     chosen = PROFILES[name]
     rng = random.Random(f"{seed}/plan/{name}")
@@ -128,13 +138,14 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
 
 
 def draw_protocol(plan: Plan, name: str, life: int) -> int:
-    """The highest peer protocol that a life of a node speaks, in profiles with several protocols."""
+    """The highest peer protocol that a node speaks after its start number `life`, in profiles with several
+    protocols."""
     return random.Random(f"{plan.seed}/protocol/{name}/{life}").randint(PROTOCOL_MIN, PROTOCOL_MAX)
 
 
 def draw_newer(plan: Plan, name: str, life: int) -> bool:
-    """Whether a life of a broker runs the newer program, in profiles with upgrades. The chance grows with
-    each life."""
+    """Whether a broker runs the newer program after its start number `life`, in profiles with upgrades. It is
+    more likely with each start."""
     return random.Random(f"{plan.seed}/newer/{name}/{life}").random() < life / 3
 
 
@@ -174,7 +185,8 @@ def _draw_operations(
 
 
 def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
-    """Appends near a fault: more at once than a leader takes, and entries of the largest size."""
+    """Appends close to a fault: bursts with more appends than a leader accepts, and entries of the largest
+    size."""
     operations: list[Operation] = []
     low, high = profile.bursts
     for _ in range(rng.randint(1, MAX_BURSTS) if high else 0):
@@ -188,8 +200,8 @@ def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...])
 
 
 def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """The operations, perhaps with a quiet time; half of the quiet times last to the end. Operations in the
-    quiet time are moved before it."""
+    """Perhaps put a quiet time into the plan (see `QUIET`). Operations of that time are moved before it. Half
+    of the quiet times last until the end."""
     if rng.random() >= QUIET:
         return operations
     lasting = rng.randint(*QUIET_MS)
@@ -202,19 +214,20 @@ def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[
 
 
 def _soon(rng: random.Random, faults: tuple[Fault, ...]) -> int:
-    """A time near that of a fault."""
+    """A random time shortly before or after a fault."""
     return rng.choice(faults).at_ms + rng.randint(-60, 500)
 
 
 def largest_body(profile: Profile) -> int:
-    """Bytes of the largest body that a node of the profile takes."""
+    """Size, in bytes, of the largest body that a node of this profile accepts."""
     return profile.max_entry - HEADER_SIZE - system_record_size(0)
 
 
 def _draw_broker_operations(
     rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
 ) -> tuple[Operation, ...]:
-    """Sends of two producers, and changes of topics by the third client, which is an operator."""
+    """Operations of a run with brokers: sends of two producers, and changes of topics by the third client,
+    the operator."""
     operations: list[Operation] = []
     done = 0
     while done < profile.operations:
@@ -261,7 +274,7 @@ def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
 
 
 def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
-    """The faults that a seed has in addition to those of `Profile.faults`."""
+    """The additional faults of a seed, from `Profile.also`."""
     if not profile.also:
         return ()
     weights = [draw.weight for draw in profile.also]
@@ -271,8 +284,8 @@ def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
 
 
 def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:
-    """Yield the faults so that the group shrinks only if it has grown, and grows at most by `spares`: where
-    this is not so, a "shrink" becomes a "grow" or the other way round."""
+    """Yield the faults, with "grow" and "shrink" exchanged where needed. So the group shrinks only if it has
+    grown before, and grows at most by `spares` members."""
     grown = 0
     for fault in faults:
         kind = fault.kind
@@ -300,7 +313,8 @@ def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
 
 
 def without(plan: Plan, keep_operation: Callable[[int], bool], keep_fault: Callable[[int], bool]) -> Plan:
-    """A plan with those of its operations and faults whose places are kept."""
+    """Make a smaller plan. It has the operations and faults of `plan` whose places in the lists are to be
+    kept."""
     return replace(
         plan,
         operations=tuple(one for place, one in enumerate(plan.operations) if keep_operation(place)),

@@ -1,4 +1,5 @@
-"""The observations of consumers that pop in a run with brokers: plain facts, for the judge."""
+"""What consumers that pop observed in a run with brokers. These are plain facts without conclusions, for the
+judge."""
 
 from __future__ import annotations
 
@@ -9,15 +10,16 @@ from dledger.chaos.machine.settings import Settings
 POP_GROUP = "poppers"
 INVISIBLE_MS = 3_000
 SHORT_MS = 1_000
-"""The invisible time to which consumers change some messages."""
+"""The shorter invisible time to which consumers change some messages, in ms."""
 CLOCKS_DIFFER_MS = 2 * Settings().wall_skew_ms
-"""The largest difference between the wall clocks of two machines."""
+"""The largest difference between the wall clocks of two machines, in ms."""
 SLACK_NS = (CLOCKS_DIFFER_MS + 200) * 1_000_000
-"""An acknowledgement was in time if it was answered at least this long before the invisible time ended."""
+"""An acknowledgement counts as in time if it was answered at least this long, in ns, before the invisible
+time ended."""
 RETRY = "%RETRY%"
 
 Once = tuple[bytes, int]
-"""The body of a message, and how often it was delivered before."""
+"""One delivery of a message: its body, and how often it was delivered before."""
 
 
 @dataclass
@@ -27,14 +29,15 @@ class Handed:
     value: bytes
     times: int
     between: tuple[int, int]
-    """When the consumer asked for the message, and when it received it, in ns of the world."""
+    """When the consumer asked for the message, and when it received the message, as world time in ns."""
     terms: tuple[int, int]
-    """The leaders' terms at these two times."""
+    """The leaders' terms at these two times (see `between`)."""
 
 
 @dataclass
 class Ack:
-    """An acknowledgement, or a change of the invisible time (`short`)."""
+    """A consumer's acknowledgement of a message. If `short` is set, it is a change of the invisible time
+    instead."""
 
     handed: Handed
     end: int = -1
@@ -44,9 +47,9 @@ class Ack:
 
 @dataclass
 class PopHistory:
-    """The observations of all consumers that pop."""
+    """What all consumers that pop observed and requested."""
 
     handed: list[Handed] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     values: dict[bytes, None] = field(default_factory=dict)
-    """Messages that were delivered to any of these consumers."""
+    """Bodies of the messages that were delivered to any of these consumers."""

@@ -1,9 +1,9 @@
-"""What must hold for consumers that pop, in English above each check: the log is compared with their
-observations.
+"""Checks of consumers that pop. The log is compared with what they observed. A comment above each check says
+the rule in English.
 
-The log shows the life of each message: a checkpoint contains it; then an acknowledgement removes it from the
-checkpoint, or a copy of it goes to the retry topic in the same batch. Messages are identified by their body
-and by how often they were delivered before.
+The log shows what happens to each message. First a checkpoint (the record of one pop) contains the message.
+Then either an acknowledgement removes it from the checkpoint, or it is removed while a copy goes to the retry
+topic in the same batch. Messages are identified by their body and by how often they were delivered before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dledger.formats.record import COMPRESSED, decode_record
 
 
 class PopJudge:
-    """Reads a log entry by entry, and then reports what is wrong with it."""
+    """Reads a log entry by entry, and then compares it with the history of the consumers."""
 
     def __init__(self, begun: int, *, clocks_are_right: bool) -> None:
         self._begun = begun
@@ -44,14 +44,14 @@ class PopJudge:
         self._copies: list[tuple[Once, int]] = []
         self._popped: dict[Once, None] = {}
         self._acked: dict[Once, int] = {}
-        """Acknowledged message -> its position in the log. A message that retention removed counts as
+        """Maps an acknowledged message to its position in the log. A message that retention removed counts as
         acknowledged."""
         self._copied: dict[Once, None] = {}
         self.revived: int = 0
         self.acknowledged: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """Apply one entry. InvariantViolated if the log breaks a rule."""
+        """Apply one entry. Raises InvariantViolated if the log breaks a rule."""
         if header.kind == Kind.MESSAGE:
             self._message(header, data)
         elif header.kind == Kind.SYSTEM:
@@ -104,9 +104,11 @@ class PopJudge:
             self._left.pop(key, None)
 
     def judge(self, history: PopHistory, repeated: Mapping[bytes, int]) -> None:
-        """Compare the log with the history. InvariantViolated. `repeated`: messages that are in the log more
-        than once, because their producer sent them again. An observation of such a message cannot be assigned
-        to one of the copies."""
+        """Compare the log with the history. Raises InvariantViolated if they do not fit.
+
+        `repeated` says how often each message is in the log. A message may be there more than once because
+        its producer sent it again. Then an observation cannot be assigned to one of the copies.
+        """
         asked = {(ack.handed.value, ack.handed.times): None for ack in history.acks}
         for once, position in self._acked.items():
             # Nobody's message is taken away without its acknowledgement, but for what retention had taken.
@@ -148,7 +150,7 @@ class PopJudge:
 def judge_popped(
     values: Mapping[bytes, None], messages: Mapping[Queue, Sequence[Any]], begun: int, unread: Sequence[str]
 ) -> None:
-    """Check that in the end the group was handed every message, except those that retention had removed."""
+    """Check that in the end the group has received every message, except those that retention had removed."""
     for queue, stored in messages.items():
         if queue[0] not in unread and not queue[0].startswith(RETRY):
             for message in stored:
@@ -159,8 +161,9 @@ def judge_popped(
 
 
 def copies_of(messages: Mapping[Queue, Sequence[Any]], waiting: Sequence[str] = ()) -> dict[bytes, int]:
-    """How often each message is in the log. Copies in retry topics are not counted, nor messages of the
-    topics `waiting`, where messages wait for the end of their transaction."""
+    """How often each message is in the log. Copies in retry topics and messages of the topics `waiting` are
+    not counted. `waiting` names topics in which messages wait, for example for the end of their transaction.
+    """
     found: dict[bytes, int] = {}
     for queue, stored in messages.items():
         for message in stored:

@@ -1,4 +1,4 @@
-"""Client machines that pop: our consumer, which does not acknowledge many of its messages."""
+"""Client machines that pop. They use our consumer, and leave many messages without an acknowledgement."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from dledger.runtime.env import Env
 
 POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)
 POP_LIMIT_S = 120.0
-"""Longer than any request, so that each message was asked for after the call of `pop` began."""
+"""Time limit of one call of `pop`, in seconds. It is longer than any request, so a message that a call
+returns was asked for after that call had begun."""
 FORGET_EVERY, SHORTEN_EVERY = 7, 11
-"""Every FORGET_EVERY-th popped message is not acknowledged, and of every SHORTEN_EVERY-th the invisible time
-is changed."""
+"""Every FORGET_EVERY-th popped message is not acknowledged. For every SHORTEN_EVERY-th message the invisible
+time is changed instead."""
 
 
 class Popping(Program):
-    """Pops all topics, with one consumer for each topic."""
+    """The common part of programs that pop. It pops all topics, with one consumer for each topic."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -39,7 +40,7 @@ class Popping(Program):
                 await asyncio.sleep(ASSIGN_EVERY_S)
 
     def consumer(self, env: Env, topic: str) -> Any:
-        """The consumer for a topic, in this life."""
+        """Make the consumer for a topic. Its name differs after each start of the program."""
         raise NotImplementedError
 
     async def popped(
@@ -50,8 +51,8 @@ class Popping(Program):
         between: tuple[int, int],
         terms: tuple[int, int],
     ) -> None:
-        """Handle popped messages. They were asked for and received at these times of the world, in these
-        terms."""
+        """Handle popped messages. `between` has the world times at which they were asked for and received,
+        and `terms` the leaders' terms at these times."""
         raise NotImplementedError
 
     async def _read(self, env: Env, consumer: AsyncPopConsumer) -> None:
@@ -67,7 +68,7 @@ class Popping(Program):
                 await self.popped(env, consumer, messages, *times)
 
     async def settle(self, settled: Settling, request: Coroutine[Any, Any, object]) -> None:
-        """Make a request, and note its outcome."""
+        """Await a request, and note its outcome."""
         try:
             await request
         except ClientError:
@@ -78,19 +79,20 @@ class Popping(Program):
 
 
 class Settling(Protocol):
-    """An acknowledgement, or a change of the invisible time."""
+    """The outcome of a consumer's request for a message (an acknowledgement or a change of the invisible
+    time), and when the request ended."""
 
     outcome: str
     end: int
 
 
 class PopWorker(Popping):
-    """Acknowledges most messages, makes the invisible time of some shorter, and ignores some."""
+    """Acknowledges most messages, makes the invisible time of some shorter, and does not answer for some."""
 
     _count = 0
 
     def consumer(self, env: Env, topic: str) -> AsyncPopConsumer:
-        """See `Popping`."""
+        """Make the consumer for a topic (see `Popping`)."""
         return AsyncPopConsumer(
             POP_GROUP,
             NAMESRV_ADDR,
@@ -109,7 +111,7 @@ class PopWorker(Popping):
         between: tuple[int, int],
         terms: tuple[int, int],
     ) -> None:
-        """See `Popping`."""
+        """Handle popped messages (see `Popping`)."""
         found = [Handed(message.body, message.reconsume_times, between, terms) for message in messages]
         for handed in found:
             self._history.pops.handed.append(handed)

@@ -1,9 +1,9 @@
-"""Watches one life of one node: its events reach the invariants at once, without any change of the node's
-behaviour.
+"""Watches a node from one start to its end. Each event is checked against the invariants at once, and the
+behaviour of the node does not change.
 
 The probe is the listener of the node's host (roles, commits, applied entries) and wraps methods of this
 node's objects: `log.join`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
-the log, (term, chain, pos, size) by index, so that each comparison is a look-up.
+the log: a table with (term, chain, pos, size) of each entry by index. So each comparison is a look-up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Appe
 
 
 class Probe(HostEvents):
-    """The probe of one life of a node. `node` is set right after the node was made."""
+    """The probe of a node, from one start of the node to its end. The stage sets `node` right after it has
+    made the node."""
 
     def __init__(self, stage: Stage, machine: Machine) -> None:
         self.machine = machine
@@ -60,18 +61,20 @@ class Probe(HostEvents):
         self._saving: list[list[Effect]] = []
         """For each save of term and vote in progress, the effects that wait for it."""
         self.cutting = False
-        """Whether the node is within a truncation: the removed entries may or may not be on the disk."""
+        """Whether the node is truncating its log, so that the removed entries may or may not be on the disk.
+        """
         self.opened = False
-        """Whether the store is open. Until then the node is an empty learner."""
+        """Whether the store is open. Until then the node counts as an empty learner."""
         self.node: Node
 
     @property
     def log(self) -> dict[int, Entry]:
-        """The shadow of the log. Until the store is open it is that of the last life."""
+        """The shadow of the log (see the module). Until the store is open, it is the shadow from before the
+        node's start."""
         return self.machine.log
 
     def attach(self, node: Node) -> None:
-        """Wrap the methods of a node."""
+        """Begin to watch a node: replace some of its methods by ones that also tell the probe."""
         self.node = node
         append, truncate, send = node.log.join, node.log.truncate, node.peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
@@ -149,8 +152,8 @@ class Probe(HostEvents):
         node.peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
-        """The node's state for the invariants. Until a term or vote is saved, the node acts on the earlier
-        one."""
+        """The node's state for the invariants. While a new term or vote is not saved yet, this is the role,
+        term and vote from before it."""
         node = self.node
         elector, log = node.elector, node.log
         role, term, vote = elector.role, elector.term, elector.vote
@@ -172,7 +175,7 @@ class Probe(HostEvents):
         )
 
     def check(self, event: str) -> None:
-        """Check the node's own invariants after an event, and the step since the event before."""
+        """Check the node's own invariants after an event, and the change since the last check."""
         if not self.opened:
             return
         after = self.state()
@@ -192,16 +195,17 @@ class Probe(HostEvents):
             self._cluster.ends(store, log.last_index, log.end_pos, last.pos + last.size)
 
     async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
-        """Await some work of the node, and then check."""
+        """Await some work of the node, and then check the node."""
         done = await work
         self.guarded(self.check, event)
         return done
 
     def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
-        """Run a check; an error that it raises ends the run.
+        """Run a check. If it raises InvariantViolated, the run ends.
 
-        The check is skipped in the rest of a turn in which the process ended: the results of that turn leave
-        the node no more, and under ASYNC_FLUSH what counted as durable was lost with the power.
+        No check is made in the rest of a turn in which the process has ended. The results of that rest never
+        leave the node. Besides, under ASYNC_FLUSH, entries that had counted as durable may be lost with the
+        power.
         """
         if not self.machine.running:
             return
@@ -337,7 +341,7 @@ class Probe(HostEvents):
         self.machine.durable.cut(index)
 
     def _replaced(self, base: LogBase) -> None:
-        """A snapshot replaces the log. Check that no committed entry is lost by it."""
+        """Note that a snapshot replaces the log. Check that this loses no committed entry."""
         committed = self._cluster.committed
         differs = (index for index in range(base.index + 1) if self.log.get(index) != committed.get(index))
         self._cut(next(differs, base.index + 1))
@@ -372,8 +376,8 @@ class Probe(HostEvents):
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
     def _term_is_durable(self, term: int, candidate: str | None) -> str:
-        """The vote on the disk: the candidate's id, perhaps with its incarnation behind a slash. Check that
-        term and vote are durable."""
+        """Check that `term`, and the vote for `candidate` if it is given, are durable. Returns the vote on
+        the disk: the candidate's id, perhaps with a slash and its incarnation after it."""
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()

@@ -1,4 +1,5 @@
-"""Profiles: named mixes of faults. A seed picks one by its number, so that each gets its share."""
+"""Profiles: named mixes of faults. The number of a seed chooses its profile, so that each profile gets its
+share of the seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ EITHER = (3, 5)
 
 @dataclass(frozen=True)
 class Draw:
-    """One kind of fault in a mix: its weight, its targets, its duration, and its amount."""
+    """One kind of fault in a mix, with its weight, its possible targets, and the bounds of its duration and
+    its amount."""
 
     kind: str
     weight: int = 1
@@ -22,61 +24,64 @@ class Draw:
 
 @dataclass(frozen=True)
 class Profile:
-    """A mix of faults, and the marks that a run over many of its seeds must have reached."""
+    """A mix of faults, and the coverage marks that a run over many of its seeds must have reached."""
 
     faults: tuple[Draw, ...]
     also: tuple[Draw, ...] = ()
-    """Additional faults, of which a seed has one or two. They are drawn last and from a random stream of
-    their own. So a fault that was added to a profile later adds to the plans of its seeds and changes nothing
-    else in them."""
+    """Additional faults, of which a seed has one or two.
+
+    They are chosen last and with a random stream of their own. So a fault that is added to a profile later
+    adds to the plans of its seeds, and changes nothing else in them.
+    """
     nodes: tuple[int, ...] = (3,)
-    """Possible sizes of the group, of which a seed draws one."""
+    """Possible sizes of the group. Each seed chooses one of them."""
     spares: int = 0
     """Number of further machines, for members that are added while the group runs."""
     operations: int = 330
     bursts: tuple[int, int] = (0, 0)
-    """Bounds of the number of appends in a large burst. With (0, 0) a seed has only the small bursts of all
-    profiles."""
+    """Smallest and largest number of appends in a large burst. With (0, 0) a seed has only the small bursts
+    that all profiles have."""
     pending: int = 200_000
-    """At most this many entries of a leader may be uncommitted; further appends are refused."""
+    """Limit of a leader's uncommitted entries; further appends are refused."""
     max_entry: int = 16 * 1024
-    """Bytes of the largest entry. Above the default, some appends have exactly this size, and some are a byte
-    larger."""
+    """Size, in bytes, of the largest entry. In profiles with more than the default, some appends have exactly
+    this size, and some are one byte larger."""
     marks: tuple[str, ...] = ()
     segment: int = 64 * 1024
-    """Bytes of a segment."""
+    """Size of a segment in bytes."""
     reserved_s: float | None = None
-    """Age at which segments are removed; None keeps them. If it is shorter than an outage, nodes need
-    installs."""
+    """Age, in seconds, at which segments are removed. None keeps them all. If it is shorter than an outage, a
+    node that was down needs an install."""
     snapshots: int = 8
-    """How many snapshots are kept, where segments are removed."""
+    """How many snapshots are kept, in profiles in which segments are removed."""
     ballast: int = 0
-    """Bytes that a snapshot has in addition to the state."""
+    """How many bytes a snapshot has in addition to the state."""
     dawdling: bool = False
-    """Whether the host takes time to restore a snapshot, and to forget what lies before the beginning of the
-    log."""
+    """Whether the host takes some time to restore a snapshot, and to react to a later beginning of the log.
+    """
     sync_flush: bool = True
-    """False: ASYNC_FLUSH. A power cut then loses acknowledged entries, so the atlas counts it as damage."""
+    """False means ASYNC_FLUSH. A power cut then loses acknowledged entries, so the atlas counts it as damage.
+    """
     lease_reads: bool = False
-    """Whether reads may be answered by a lease (S17). Clocks then drift within the margin only, and every
-    second operation that would append a value asks for a read point."""
+    """Whether the leader may answer reads by its lease (S17). Then clocks drift within the margin only, and
+    every second operation that would append a value asks for a read point instead."""
     versions: bool = False
-    """Whether each life of a node draws its highest peer protocol, so that nodes are upgraded and downgraded
-    during the run."""
+    """Whether a node chooses its highest peer protocol anew at each start. So nodes are upgraded and
+    downgraded during the run."""
     upgrades: bool = False
-    """Whether each life of a broker draws the present or the newer program (`newer`). After an operation was
-    written that the older program does not know, all lives are of the newer one."""
+    """Whether a broker chooses at each start between the present and the newer program (`newer`). Once an
+    operation was written that the older program does not know, every start uses the newer program."""
     brokers: bool = False
     """Whether whole brokers run, with a NameServer, producers and consumers, instead of bare nodes."""
     deletes: bool = False
-    """Whether there is a client that makes topics and deletes them."""
+    """Whether there is a client that creates topics and deletes them."""
     orderly: bool = False
-    """Whether there are two more consumers that share a group which works in order and are replaced again and
-    again, and two more that share a group which pops in order."""
+    """Whether there are four more consumers. Two share a group of orderly consumers, and are replaced again
+    and again. Two share a group that pops in order."""
     unaware: bool = False
-    """Whether there is a consumer that does not notice lost connections, like those of other projects."""
+    """Whether there is a consumer that does not notice lost connections, like consumers of other projects."""
     spread_chance: float = 0.0
-    """Probability that a worker's job does not run in one piece. It costs a thread each time."""
+    """Probability that a job of a worker does not run in one piece. Each such job costs a thread."""
 
 
 KILL = Draw("kill", targets=LEADERS)
@@ -230,18 +235,21 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MARKS_FROM_SEEDS = 100
-"""Number of seeds from which on a run fails if no seed reached a coverage mark of its profiles ..."""
+"""Smallest number of seeds for which a run fails if no seed has reached a coverage mark of its profiles. The
+limit `MET_IN_SEEDS` must be met as well."""
 MET_IN_SEEDS = 10
-"""... provided that at least this many seeds were of profiles that list the mark (or have the fault). For
-rare marks see `MET_IN`."""
+"""How many seeds of the profiles that list a mark (or have a fault) must have been played before the run
+fails because none of them reached it. For rare marks see `MET_IN`."""
 MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
     TIMER_RECALLED: 250, TWO_CLOCKS: 1000,
 }  # fmt: skip
-"""Rare marks: at least one of this many seeds of the profiles that list a mark must reach it (for other
-marks: `MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
-300 seeds are enough for all except the last two. A situation that would be rarer has a fault of its own
-(`Profile.also`)."""
+"""The same number as `MET_IN_SEEDS`, for rare marks: maps a mark to how many seeds must have been played.
+
+The numbers follow from the rates in some 5,000 seeds: by chance alone a mark is missed about once in 10,000
+runs. 300 seeds are enough for all marks except the last two. A situation that would be rarer has a fault of
+its own (`Profile.also`).
+"""
 
 PROFILES: dict[str, Profile] = {
     "kills": Profile(

@@ -1,8 +1,9 @@
-"""The replicated state machine of the simulated groups: a register for each key, and a digest of all entries.
+"""The replicated state machine of the simulated groups. It has a register for each key, and a digest of all
+entries.
 
-A body of a client is `<unique>|<key>|<filling>`; it becomes the key's value. The whole state has a digest, so
-that two replicas are compared in one step. The state is rebuilt from the log at every start; `State.encode`
-encodes it for snapshots.
+The body of a client's append is `<unique>|<key>|<filling>`. Applying it sets the register of `key` to
+`unique`. The whole state has a digest, so that two replicas are compared in one step. The state is rebuilt
+from the log at every start; `State.encode` encodes it for snapshots.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class State:
     registers: dict[str, str] = field(default_factory=dict)
 
     def apply(self, header: EntryHeader, record: bytes | memoryview) -> None:
-        """Apply one entry. An entry that is not a value of a client changes only the digest."""
+        """Apply one entry. An entry that no client appended changes only the digest."""
         summary = f"{header.index} {header.term} {header.kind} {header.body_crc}".encode()
         self.digest = blake2b(self.digest + summary, digest_size=16).digest()
         self.index = header.index
@@ -39,7 +40,7 @@ class State:
             self.registers[rest.partition(b"|")[0].decode()] = unique.decode()
 
     def encode(self) -> bytes:
-        """The state in canonical form: equal states give equal bytes."""
+        """The state as bytes. Equal states give equal bytes."""
         value = [self.index, self.digest.hex(), self.count, sorted(self.registers.items())]
         return json.dumps(value).encode()
 
@@ -54,7 +55,7 @@ class HostEvents:
     """Listener for the calls that a node makes to its host. The probe overrides the methods that it needs."""
 
     def opening(self, log: LogReader) -> None:
-        """The store was recovered."""
+        """The store was opened, and its log is recovered."""
 
     def restored(self, content: bytes, index: int) -> None:
         """The host has restored a snapshot of the state at `index`; `content` is that state, encoded."""
@@ -76,13 +77,13 @@ class HostEvents:
 
 
 class RegisterHost:
-    """The host of one life of one node."""
+    """The host of one node, from one start of the node to its end."""
 
     def __init__(
         self, events: HostEvents, ballast: int = 0, dawdles: Callable[[], float] | None = None
     ) -> None:
-        """`ballast`: bytes that a snapshot has in addition, so that it is sent in pieces. `dawdles`: draws
-        the time (s) that an asynchronous call takes."""
+        """`ballast` is how many bytes a snapshot has in addition, so that it is sent in several pieces.
+        `dawdles` returns how many seconds the next asynchronous call takes."""
         self.state: State = State()
         self._events = events
         self._ballast = ballast
@@ -108,17 +109,18 @@ class RegisterHost:
         return [("ballast", ballast), ("state", self.state.encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Replace the state by that of a snapshot of this or another replica."""
+        """Replace the state by that of a snapshot, which this or another replica has taken."""
         await self._dawdle()
         self.state = State.decode(parts["state"])
         self._events.restored(self.state.encode(), index)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Do nothing (but take time): the state does not depend on the beginning of the log."""
+        """Changes nothing, because the state does not depend on the beginning of the log. It may take some
+        time."""
         await self._dawdle()
 
     async def kept_from(self) -> int | None:
-        """None, as applied entries are not needed any more."""
+        """Returns None, because the state machine needs no entry again that was applied."""
         return None
 
     async def _dawdle(self) -> None:

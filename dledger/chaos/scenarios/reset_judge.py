@@ -1,8 +1,8 @@
-"""What must hold for resets of consumer offsets, in English above each check: the log is compared with the
-answers.
+"""Checks of resets of consumer offsets. The log is compared with the answers to the operator. A comment above
+each check says the rule in English.
 
-In the log, a reset that consumers have to learn of is two operations in one batch: the new offsets, and the
-queues whose consumers do not know of it yet. A later operation notes for each queue that its consumer knows.
+In the log, a reset is two operations in one batch: the new offsets, and the queues whose consumers do not
+know of the reset yet. For each queue a later operation notes that its consumer knows the reset.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from dledger.formats.record import decode_record
 
 @dataclass
 class Reset:
-    """A request to set a group to other offsets in a topic."""
+    """A request to set a group to other offsets in a topic, with its outcome."""
 
     group: str
     topic: str
     begin: int
     unseen: dict[Queue, dict[int, None]] = field(default_factory=dict)
-    """Queue -> the offsets that existed when the request began and were not handed to the group since."""
+    """Maps a queue to the offsets that existed when the request began and that the group has not received
+    since."""
     end: int = -1
     outcome: str = RUNNING
     told: dict[int, int] = field(default_factory=dict)
-    """Queue id -> new offset, according to the answer."""
+    """Maps a queue id to its new offset, according to the answer."""
 
     def handed(self, queue: Queue, offset: int) -> None:
-        """Note that the group was handed a message."""
+        """Note that the group received a message."""
         self.unseen.get(queue, {}).pop(offset, None)
 
 
 class ResetJudge:
-    """Reads a log entry by entry, and then reports what is wrong with it."""
+    """Reads a log entry by entry, and then compares it with the answers to the operator."""
 
     def __init__(self) -> None:
         self._offsets: tuple[int, dict[str, Any]] = (-2, {})
-        """The last `reset`: index of its entry, and the operation."""
+        """The last operation `reset` in the log: index of its entry, and the operation."""
         self._unheard: dict[tuple[str, str], dict[int, int]] = {}
         self._done: dict[tuple[str, str], list[dict[int, int]]] = {}
         self.heard: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """Apply one entry. InvariantViolated if the log breaks a rule."""
+        """Apply one entry. Raises InvariantViolated if the log breaks a rule."""
         if header.kind != Kind.SYSTEM:
             return
         op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
@@ -100,8 +101,8 @@ class ResetJudge:
                 )
 
     def judge(self, resets: Iterable[Reset]) -> int:
-        """Check that acknowledged resets are in the log. Returns how many were acknowledged.
-        InvariantViolated."""
+        """Check that acknowledged resets are in the log. Returns how many were acknowledged. Raises
+        InvariantViolated if one is missing."""
         count = 0
         for reset in resets:
             if reset.outcome == ACKNOWLEDGED:
@@ -113,8 +114,8 @@ class ResetJudge:
 
 
 def judge_followed(resets: Iterable[Reset], gone: Mapping[Queue, int]) -> None:
-    """Check that after a reset the group was handed everything behind the new offsets. `gone`: how many
-    messages of a queue retention may have removed."""
+    """Check that after each reset the group has received all messages from the new offsets on. `gone` says up
+    to which offset of a queue retention may have removed messages."""
     for reset in resets:
         if reset.outcome != ACKNOWLEDGED:
             continue

@@ -1,4 +1,5 @@
-"""Damage to durable data: entries, index units, term and vote; and writes that land elsewhere.
+"""Faults that damage durable data: entries, index units, term and vote. Another fault lets a write land at a
+wrong place.
 
 Rot is repaired while the node runs, or at its next start. The machine remembers what was damaged until its
 disk has the original bytes again.
@@ -29,23 +30,24 @@ from dledger.formats.store_files import (
 )
 
 LOSES_VOTES = 5
-"""Every LOSES_VOTES-th damage of term and vote destroys all copies."""
+"""Every LOSES_VOTES-th damage of term and vote destroys all their copies."""
 SLOTS = HARD_STATE_SIZE - MIRROR_OFFSET
 COPIES = ((0, SLOTS), (MIRROR_OFFSET, HARD_STATE_SIZE))
-"""The two ranges of the file that hold both slots: the original and its mirror."""
+"""The two ranges of the file with term and vote that hold a complete copy: the original and its mirror. Each
+range has both slots."""
 PLACES = (DATA_DIR, DATA_DIR, INDEX_DIR, HARD_STATE_FILE)
-"""Directories and files whose writes are misdirected."""
+"""Directories and files in which a write may land at a wrong place."""
 
 
 class RotFaults(MemberFaults):
-    """Damages stores, as far as the atlas allows it."""
+    """Injects damage to stores, as far as the atlas allows it."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.atlas: Atlas = Atlas(stage)
 
     def rot_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of faults in this module."""
+        """The kinds of faults in this module, with their methods."""
         return {
             "rot": self._rot,
             "rot-index": self._rot_index,
@@ -61,7 +63,7 @@ class RotFaults(MemberFaults):
         }
 
     def _damages(self, fault: Fault) -> str | None:
-        """The node to damage. None when no node may be damaged now."""
+        """The node to damage. None if the atlas allows no damage now."""
         target = self._target(fault)
         if target is None or not self.atlas.allows(target, fault.kind):
             return None
@@ -74,7 +76,7 @@ class RotFaults(MemberFaults):
         self._later(fault.lasting_ms, partial(self._stage.start, target))
 
     def _rot(self, fault: Fault) -> bool:
-        """Flip a bit of an entry that was durable for long. Most of the time the node is restarted."""
+        """Flip a bit of an entry whose index unit is durable. Most of the time the node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -89,7 +91,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _flip(self, machine: Machine, place: int, bit: int) -> None:
-        """Flip a bit of the byte at this offset of the log."""
+        """Flip a bit of the byte at this position of the log. If no check could notice that flip, flip a bit
+        of another field of the entry."""
         if machine.fits_still(place, bit):
             place += CHAIN_AT - KIND_AT
         start = place - place % self._stage.profile.segment
@@ -115,8 +118,11 @@ class RotFaults(MemberFaults):
         return True
 
     def _rot_votes(self, fault: Fault) -> bool:
-        """Damage the file with term and vote: a bit, a whole copy, or the whole file (`lose-votes`: always
-        the whole file). The node is restarted."""
+        """Damage the file with term and vote. The node is restarted.
+
+        One bit, one of the two copies, or the whole file is damaged. The fault `lose-votes` always destroys
+        the whole file.
+        """
         target = self._damages(fault)
         if target is None:
             return False
@@ -139,9 +145,11 @@ class RotFaults(MemberFaults):
         return True
 
     def _rot_checkpoint(self, fault: Fault) -> bool:
-        """Flip a bit of the file that says how far the log was committed. The node is restarted. No other
-        node has to repair this damage. So it may happen to a damaged store, and while another store is
-        damaged."""
+        """Flip a bit of the file that says how far the log was committed. The node is restarted.
+
+        No other node is needed to repair this damage. So it may hit a store that is already damaged, or be
+        injected while another store is damaged.
+        """
         target = self._target(fault)
         if target is None:
             return False
@@ -154,8 +162,8 @@ class RotFaults(MemberFaults):
         return bool(size)
 
     def _lose_members(self, fault: Fault) -> bool:
-        """Remove the file that says where configurations are. Every second time an entry, perhaps a
-        configuration, is damaged too. The node is restarted."""
+        """Remove the file that says where the configurations are in the log. Every second time an entry,
+        which may be a configuration, is damaged as well. The node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -172,13 +180,13 @@ class RotFaults(MemberFaults):
         return True
 
     def _misdirect(self, fault: Fault) -> bool:
-        """Misdirect the next write to the log, its index, or term and vote: it lands elsewhere in the same
-        file."""
+        """Let the next write to the log, its index, or term and vote land at a wrong place of the same file.
+        """
         return self._misdirect_in(fault, PLACES[fault.pick % len(PLACES)])
 
     def _misdirect_votes(self, fault: Fault) -> bool:
-        """Misdirect the next write of a follower's term and vote. The leader is killed, so that there is such
-        a write."""
+        """Let the next write of a node's term and vote land at a wrong place. The leader is killed, so that
+        such a write happens."""
         leader = self._stage.leader()
         if leader is None or not self._misdirect_in(fault, HARD_STATE_FILE):
             return False
@@ -209,8 +217,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _read_error(self, fault: Fault) -> bool:
-        """Let the next reads of segments, or of snapshots, fail. Most of the time the node is restarted, as
-        its recovery reads."""
+        """Let the next reads of segments, or of snapshots, fail. Most of the time the node is restarted,
+        because its recovery reads."""
         target = self._damages(fault)
         if target is None:
             return False
@@ -240,7 +248,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _landed(self, machine: Machine, path: str, size: int, *places: int) -> None:
-        """Note rot after a misdirected write: where the bytes should be, and where they are."""
+        """Note which bytes a misdirected write damaged: those at the place where it should have landed, and
+        those at the place where it did land."""
         *_, folder, name = path.split("/")
         start = parse_segment_name(name)
         if start is not None:

@@ -1,6 +1,6 @@
-"""One run: a plan played on a stage, checked during the run and at its end.
+"""Plays a plan on a stage (the simulated machines of a run), and checks it during the run and at its end.
 
-`Run` plays bare nodes; `broker_run.BrokerRun` plays brokers.
+`Run` does this with bare nodes, and `broker_run.BrokerRun` with brokers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from dledger.replication.leader import PushState
 CHECKPOINTS = 3
 CLIENTS_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
-"""After everything was healed and the clients have ended, an idle group must settle within this virtual time:
-all entries are committed and applied everywhere, and every member is ready to vote."""
+"""Longest time until an idle group has settled, in seconds of virtual time after all faults have ended and
+the clients are done. A group has settled if all entries are committed and applied everywhere, and every
+member is ready to vote."""
 HAND_OVER_LIMIT_S = 3.0
 FAILOVER_LIMIT_S = 6.0
-"""How long an idle group on a good network may be without a leader: a few election time-outs, as votes may be
-split."""
+"""Longest time for which an idle group on a good network may be without a leader, in seconds. It is a few
+election time-outs, because votes may be split."""
 PROGRESS_LIMIT_S = 10.0
-"""How long the group may take after that to take a new value and agree, in virtual time."""
+"""Longest time, in seconds of virtual time, until a group without faults has accepted a new value and all
+logs are equal."""
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
@@ -49,11 +51,10 @@ class Outcome:
     profile: str
     violation: str = ""
     kind: str = ""
-    """Kind of the violation: its first words without numbers, so that shrinking keeps to the same
-    violation."""
+    """The kind of the violation (see `kind_of`). While a plan is shrunk, the kind must stay the same."""
     simulated_s: float = 0.0
     recovery_s: float = 0.0
-    """Virtual time from the healing of everything to equal logs."""
+    """Virtual time, in seconds, from the end of all faults until all logs are equal."""
     events: int = 0
     callbacks: int = 0
     entries: int = 0
@@ -68,7 +69,7 @@ class Outcome:
 
 
 class Run:
-    """One run of bare nodes; see the module."""
+    """One run of bare nodes (see the module)."""
 
     def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
         self.plan = plan
@@ -81,11 +82,11 @@ class Run:
         self._verdict = Verdict()
 
     def make_stage(self) -> Stage:
-        """The stage on which the plan is played."""
+        """Make the stage on which the plan is played."""
         return Stage(self.plan, self._trace)
 
     def make_injector(self) -> Injector:
-        """The injector of the plan's faults."""
+        """Make the injector for the plan's faults."""
         return Injector(self.stage)
 
     def play(self) -> Outcome:
@@ -123,7 +124,7 @@ class Run:
             self.stage.world.spawn(client.name, client.main)
 
     def _heal(self) -> None:
-        """The liveness phase: everything is healed, and the group must go on and agree."""
+        """End all faults. Then check that the group makes progress and that all logs become equal."""
         world = self.stage.world
         self.injector.finish()
         began = world.now
@@ -139,7 +140,8 @@ class Run:
         self._judge()
 
     def change_leaders(self) -> None:
-        """In the idle group, make a voter leader by name, kill it, and start it again."""
+        """Make a randomly chosen voter the leader, then kill the leader and start it again, while the group
+        is idle."""
         stage = self.stage
         head = self._head()
         voters = sorted(head.members.voters)
@@ -187,15 +189,19 @@ class Run:
         self.within(PROGRESS_LIMIT_S, "the group takes a new value", lambda: last.done)
 
     def within(self, limit_s: float, what: str, happened: Callable[[], bool]) -> None:
-        """Run until `happened` holds. InvariantViolated when it does not within this virtual time."""
+        """Run until `happened` returns true. Raises InvariantViolated if it does not within `limit_s` seconds
+        of virtual time."""
         try:
             self.stage.world.run_until(happened, limit_s)
         except RunTimeout as error:
             raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
 
     def _settled(self) -> bool:
-        """Whether everything is committed, durable and applied everywhere, and every member knows the leader
-        in this life, may vote again, and reports no problem."""
+        """Whether all members agree and are well.
+
+        Every entry must be committed, durable and applied everywhere. Since its last start every member must
+        know the leader and may vote again, and no member may report a problem.
+        """
         if not self._agreed():
             return False
         # A machine that was started a moment ago may have all entries, while the leader's connection still
@@ -220,8 +226,7 @@ class Run:
     # Checkpoints and the end
 
     def check_all(self) -> None:
-        """Check everything from the beginning: the content of the disks against the statements of the
-        nodes."""
+        """Check everything from the beginning: compare the content of the disks with what the nodes say."""
         cluster = self.stage.cluster
         self._check_snapshots()
         hosts: dict[int, list[tuple[str, object]]] = {}
@@ -244,7 +249,8 @@ class Run:
             cluster.same("equal states at equal indexes", [("all that was committed", state), *hosts[index]])
 
     def _rebuild(self, machine: Machine, index: int) -> Replay:
-        """The state at `index`, from the snapshot at which the log begins and the entries behind it."""
+        """Compute the state at `index` from the disk: from the snapshot at which the log begins and the
+        entries after it."""
         cluster = self.stage.cluster
         state = self.stage.replay()
         if machine.base.pos > 0:
@@ -263,7 +269,7 @@ class Run:
         return state
 
     def _check_snapshots(self) -> None:
-        """Check that snapshots on the disks are equal at equal places, and equal the replayed state."""
+        """Check that snapshots of the same position are equal on all disks, and equal the replayed state."""
         manifests: dict[int, list[tuple[str, object]]] = {}
         states: dict[int, list[tuple[str, object]]] = {}
         for name in self.stage.names:
@@ -284,7 +290,7 @@ class Run:
         return list(machine.disk_store.walk(fsynced, machine.base.pos, machine.base.index))
 
     def _judge(self) -> None:
-        """Check that all logs are equal, byte for byte on the disks, and that the clients' histories fit
+        """Check that all logs are equal, byte for byte on the disks, and that what the clients observed fits
         them."""
         names = self.stage.members()
         machines = [self.stage.machines[name] for name in names]
@@ -310,7 +316,8 @@ class Run:
         self.judge_history(whole)
 
     def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
-        """Check that the clients' observations fit the whole log: (header, record) of each entry."""
+        """Check that what the clients observed fits the whole log, which is given as (header, record) of each
+        entry."""
         values = {header.index: decode_record(body).body for header, body in log if header.kind == Kind.RAW}
         self._verdict = judge(self.history.calls, values)
         self.stage.cluster.count("a client batch is whole or not there", len(self.history.batches))
@@ -352,9 +359,11 @@ class Run:
 
 
 def _is_well(node: Node) -> bool:
-    """Whether a member of an idle group is well; for a leader, its peers too. A slow disk is ignored, as it
-    is reported for minutes. A clock that jumped stays as it is; so a leader with such a clock is well only if
-    no other voter is healthy."""
+    """Whether a member of an idle group is well. A leader is well only if its peers are well, too.
+
+    A slow disk is ignored, because it is reported for minutes. A clock that has jumped stays wrong. So a
+    leader with such a clock counts as well only if no other voter is healthy.
+    """
     flags = int(node.health.flags) & ~(Health.SLOW | Health.CLOCK)
     if node.replicator.leader is not None and node.health.flags & Health.CLOCK:
         elector = node.elector
@@ -376,8 +385,8 @@ def _bucket(latency_ms: float) -> str:
 
 
 def _digest(log: list[tuple[EntryHeader, bytes]], begin: int) -> tuple[int, int, int]:
-    """A digest of a log from entry `begin` on. The last chain value covers all bodies; the sum covers
-    positions."""
+    """A digest of a log from entry `begin` on. The chain value of the last entry covers all bodies, and the
+    sum covers positions and channels."""
     if not log:
         return (0, -1, 0)
     last = log[-1][0]
@@ -386,13 +395,13 @@ def _digest(log: list[tuple[EntryHeader, bytes]], begin: int) -> tuple[int, int,
 
 
 def kind_of(violation: str) -> str:
-    """The kind of a violation: the first line of its text without numbers."""
+    """The kind of a violation: the first line of its text without digits, at most 120 characters."""
     line = violation.split("\n")[0]
     return "".join(letter for letter in line if not letter.isdigit())[:120]
 
 
 def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
-    """Play one plan."""
+    """Play one plan, with brokers if its profile says so. Returns the outcome."""
     if PROFILES[plan.profile].brokers:
         from dledger.chaos.scenarios.broker_run import (
             BrokerRun,  # broker and client are not loaded where unwanted

@@ -1,7 +1,8 @@
-"""Makes a failing plan small before it is shown: fewer faults, operations and nodes, shorter faults.
+"""Makes a failing plan small before it is shown. A smaller plan has fewer faults, operations and nodes, and
+shorter faults.
 
-It uses delta debugging (Zeller's ddmin) over the lists of the plan: a smaller plan is kept when its replay
-fails in the same way. Every replay is a whole run, so the search has a budget.
+It uses delta debugging (Zeller's ddmin) on the lists of the plan. A smaller plan is kept if its replay fails
+in the same way. Every replay is a whole run, so the search has a budget.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ T = TypeVar("T")
 SHORT_MS = 100
 
 Fails = Callable[[Plan], bool]
-"""Whether a plan still fails in the same way."""
+"""Returns whether a plan still fails in the same way."""
 
 
 class BudgetSpent(Exception):
-    """The budget of replays is spent."""
+    """Raised when the budget of replays is used up."""
 
 
 def shrink(plan: Plan, fails: Fails, replays: int) -> Plan:
-    """A smaller plan that fails in the same way; `replays` bounds the search."""
+    """Find a smaller plan that fails in the same way, with at most this many replays."""
     search = _Search(plan, fails, replays)
     with contextlib.suppress(BudgetSpent):
         search.run()
@@ -39,7 +40,8 @@ class _Search:
         self._left = replays
 
     def run(self) -> None:
-        """Repeat all steps until the plan gets no smaller."""
+        """Repeat all steps until the plan gets no smaller. Raises BudgetSpent if the budget of replays is
+        used up."""
         while True:
             before = self.best
             self._fewer_faults()
@@ -86,7 +88,8 @@ class _Search:
                 self._try(replace(self.best, faults=tuple(faults)))
 
     def _minimise(self, items: tuple[T, ...], build: Callable[[tuple[T, ...]], Plan]) -> None:
-        """Leave out ever smaller chunks as long as the rest still fails."""
+        """Leave out parts of `items`, first large and then ever smaller ones, as long as the rest still
+        fails."""
         chunk = len(items)
         while chunk:
             start = 0

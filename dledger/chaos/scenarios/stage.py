@@ -1,5 +1,5 @@
-"""The stage of a run: a world with the machines of a group and of its clients, and the oracles that watch
-it."""
+"""The stage of a run: the simulated world with the machines of a group and of its clients, and the judges
+that watch them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from dledger.runtime.env import Env
 
 PORT = 40911
 PUSH_BYTES = 8 * 1024
-"""Target size of a push frame. It is so small that a burst, and some client batches, need more than one
-frame."""
+"""Target size of a push frame, in bytes. It is so small that a burst, and some client batches, need more than
+one frame."""
 RESTART_NS = SECOND
-"""Time after which an operator starts a node again that ended because of its disk."""
+"""Time, in ns, after which an operator restarts a node that ended because of its disk."""
 ALL_DAY = tuple(range(24))
 
 
@@ -73,18 +73,18 @@ def _changes_members(node: Node) -> bool:
 
 
 OPERATOR = "op"
-"""The machine from which an operator changes the members."""
+"""Name of the machine from which an operator changes the members."""
 
 
 class Stage:
-    """The machines by name. It starts and restarts nodes, and remembers what was observed."""
+    """The machines of a run, by name. It starts and restarts nodes, and remembers what was observed."""
 
     clients: int = CLIENTS
-    """How many machines of clients there are."""
+    """Number of client machines."""
     may_raise: tuple[type[BaseException], ...] = (NodeFailed,)
-    """Errors with which a program of the group may end when its disk failed."""
+    """Errors with which a program of the group may end if its disk failed."""
     bystanders: tuple[str, ...] = ()
-    """Names of further machines, neither of the group nor of clients."""
+    """Names of further machines, which are neither of the group nor of clients."""
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
@@ -93,21 +93,22 @@ class Stage:
         self.world: WatchedWorld = WatchedWorld(plan.seed, settings=settings, trace=trace)
         self.cluster: Cluster = Cluster()
         self.index_units: int = self.profile.segment // 256
-        """Units in an index file: about as many as a segment has entries."""
+        """Number of units in an index file. It is about as large as the number of entries in a segment."""
         self.chronicle: Chronicle = Chronicle(self.cluster.committed, self.replay)
         self.marks: Marks = Marks()
         self.batches: Batches = Batches(self)
         self.elections: int = 0
         self.at_install: Callable[[str], None] | None = None
-        """Called with the next node that begins to replace its log."""
+        """Called once with the name of the next node that begins to replace its log."""
         self.at_cut: Callable[[str], None] | None = None
-        """Called with the next node that begins to cut its log."""
+        """Called once with the name of the next node that begins to cut its log."""
         self.at_change: Callable[[str], None] | None = None
-        """Called with the next leader that appends a configuration."""
+        """Called once with the name of the next leader that appends a configuration."""
         self.at_saved: Callable[[str], None] | None = None
-        """Called with the next node that has saved a term and has not yet sent it in a message."""
+        """Called once with the name of the next node that has saved a term and has not sent it in a message
+        yet."""
         self.at_snapshot: Callable[[str], None] | None = None
-        """Called with the next node that begins to take a snapshot of its state."""
+        """Called once with the name of the next node that begins to take a snapshot of its state."""
         self._then: dict[Process, Callable[[], None]] = {}
         self.names: tuple[str, ...] = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders: tuple[str, ...] = self.names[: plan.nodes]
@@ -165,21 +166,21 @@ class Stage:
         await node.run()
 
     def _dawdles(self, machine: Machine) -> Callable[[], float] | None:
-        """A function that draws how long (s) an asynchronous call of this life's host takes. None: no
-        time."""
+        """A function that returns how many seconds the next asynchronous call of the node's host takes. None
+        if calls take no time."""
         if not self.profile.dawdling:
             return None
         draws = self.world.stream(f"host/{machine.name}/{machine.lives}")
         return lambda: draws.choice((0.0, 0.05, 0.5))
 
     def _protocol(self, machine: Machine) -> int:
-        """The highest peer protocol of this life of a node."""
+        """The highest peer protocol that the node speaks since its last start."""
         if not self.profile.versions:
             return PROTOCOL_MAX
         return draw_protocol(self.plan, machine.name, machine.lives)
 
     def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
-        """The judge's own state machine, empty or from the parts of a snapshot at `index`."""
+        """A new state machine of the judge: empty, or restored from the parts of a snapshot at `index`."""
         return State() if parts is None else State.decode(parts["state"])
 
     def _retention(self) -> RetentionSettings:
@@ -223,11 +224,11 @@ class Stage:
         self.start(name)
 
     def when_ended(self, process: Process, then: Callable[[], None]) -> None:
-        """Call `then` at the instant at which this process ends. Only the last caller is called."""
+        """Call `then` when this process ends. Only the function that was given last is called."""
         self._then[process] = then
 
     def violated(self, text: str) -> None:
-        """Report a violation: the run ends after this event."""
+        """Report a violation. The run ends after the current event."""
         process = self.world.current
         if process is None:
             raise InvariantViolated(text)
@@ -236,7 +237,7 @@ class Stage:
     # What happened
 
     def elected(self, machine: Machine, term: int) -> None:
-        """A node won an election."""
+        """Note that a node won an election."""
         self.elections += 1
         others = [other.node for other in self.machines.values() if other is not machine]
         own = 0 if machine.node is None else machine.node.config.protocol_max
@@ -249,7 +250,7 @@ class Stage:
             self.marks.reach("a new leader while the old one still leads")
 
     def appended(self, machine: Machine, entry: Entry) -> None:
-        """An entry was added to a log."""
+        """Note that an entry was added to a log."""
         if entry.pos % self.profile.segment == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
         if self.at_change is not None and entry.channel >> 24 & 0x7F == Kind.CONFIG:
@@ -258,27 +259,27 @@ class Stage:
             self.marks.reach("an entry of the largest size")
 
     def _changes(self, machine: Machine) -> None:
-        """A configuration was added to a log."""
+        """Note that a configuration was added to a log."""
         if machine.node is not None and machine.node.role is Role.LEADER:
             then, self.at_change = self.at_change, None
             if then is not None:
                 then(machine.name)
 
     def installs(self, machine: Machine) -> None:
-        """A node replaces its log by a snapshot."""
+        """Note that a node replaces its log by a snapshot."""
         then, self.at_install = self.at_install, None
         if then is not None:
             then(machine.name)
 
     def cuts(self, machine: Machine) -> None:
-        """A node begins to cut its log."""
+        """Note that a node begins to cut its log."""
         self.marks.reach("follower truncated")
         then, self.at_cut = self.at_cut, None
         if then is not None:
             then(machine.name)
 
     def saved(self, machine: Machine) -> None:
-        """A term or vote of a node is saved, and no effect that waited for it was performed yet."""
+        """Note that a node has saved its term or vote. Nothing that waited for the save was done yet."""
         if self.at_saved is not None and self._untold(machine):
             then, self.at_saved = self.at_saved, None
             then(machine.name)
@@ -289,7 +290,7 @@ class Stage:
         return state is not None and state.term > self.cluster.announced.get(machine.store, 0)
 
     def takes_snapshot(self, machine: Machine) -> None:
-        """A node has copied its state, and begins to write it."""
+        """Note that a node has copied its state and begins to write the copy."""
         then, self.at_snapshot = self.at_snapshot, None
         if then is not None:
             then(machine.name)
@@ -301,12 +302,12 @@ class Stage:
         )
 
     def taking_snapshots(self) -> bool:
-        """Whether a node has a copy of its state that is not written yet."""
+        """Whether any node has a copy of its state that is not written yet."""
         nodes = (machine.node for machine in self.machines.values())
         return any(node is not None and node.snapshots.boundary._waiting for node in nodes)
 
     def _ends(self, machine: Machine) -> None:
-        """A process of the group is about to end."""
+        """Count the coverage marks for the situation in which a node's process ends."""
         probe = machine.probe
         if probe is None or not probe.opened:
             self.marks.reach("end during recovery")
@@ -332,7 +333,8 @@ class Stage:
     # Who is who
 
     def leader(self) -> str | None:
-        """The serving leader. If two nodes regard themselves as serving: the one of the higher term."""
+        """Name of the serving leader, or None. If two nodes regard themselves as serving, it is the one of
+        the higher term."""
         best: tuple[int, str] | None = None
         for name in self.names:
             node = self.machines[name].node
@@ -346,19 +348,19 @@ class Stage:
         return any(node is not None and node.appender is not None and node.appender.paused for node in nodes)
 
     def members(self) -> list[str]:
-        """Members of the leader's configuration, voters and learners. The founders while there is no
-        leader."""
+        """Names of the members in the leader's configuration, voters and learners. Without a leader they are
+        the members at the start of the run."""
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
         return list(self.founders) if node is None else sorted(node.members.current.members)
 
     def _group_of_today(self, name: str) -> tuple[str, ...]:
-        """The members in the settings of a node that begins with an empty store: the members that its
-        operator sees, or saw last, and the node itself."""
+        """The members in the settings of a node that starts with an empty store. They are the members that
+        its operator sees now or saw last, and the node itself."""
         if self.leader() is not None:
             self._seen = tuple(self.members())
         return self._seen if name in self._seen else (*self._seen, name)
 
     def alive(self) -> list[str]:
-        """Nodes whose process runs."""
+        """Names of the nodes whose process runs."""
         return [name for name in self.names if self.machines[name].running]

@@ -1,4 +1,5 @@
-"""Messages for a time of their own in a run with brokers: producers send them, and recall some."""
+"""Timer messages in a run with brokers. Producers send them with a time of delivery, and recall some of them.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,11 @@ async def send_timed(
     begin: Callable[[list[Message]], Send],
     settle: Callable[[Send, Awaitable[SendResult]], Awaitable[None]],
 ) -> None:
-    """Send one message. `turn`: the number of the message. `begin`, `settle`: note a send, and its
-    outcome."""
+    """Send one timer message, and recall it if it is its turn.
+
+    `turn` is the number of the message. `begin` notes a send in the history, and `settle` awaits a send and
+    notes its outcome.
+    """
     timers = history.timers
     wanted_ms = producer._core.env.wall.now_ms() + WAITS_MS[turn % len(WAITS_MS)]
     message.deliver_at = datetime.fromtimestamp(wanted_ms / 1000, UTC)

@@ -1,8 +1,8 @@
-"""What must hold for timer messages, in English above each check: the log is compared with the answers to
-producers.
+"""Checks of timer messages. The log is compared with the answers to producers. A comment above each check
+says the rule in English.
 
-The log shows the life of each message: it is put into the topic where it waits. It may be put there again
-because it waits for long, and may be recalled. Otherwise it is put into its own topic when it is due.
+The log shows what happens to each message. It is put into the topic where it waits. If it waits for long, it
+is put there again. It may be recalled; otherwise it is put into its own topic when it is due.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Messages = Mapping[Queue, Sequence[Stored]]
 
 
 def waiting(stored: Sequence[Stored], rows: Mapping[int, tuple[int, int]]) -> int:
-    """How many messages still wait, according to the table."""
+    """How many of the stored messages still wait, according to the rows of the table of timers."""
     found = 0
     begins = sorted(rows)
     for offset, message in enumerate(stored):
@@ -30,8 +30,8 @@ def waiting(stored: Sequence[Stored], rows: Mapping[int, tuple[int, int]]) -> in
 
 
 def judge_timers(messages: Messages, history: TimerHistory) -> tuple[int, int]:
-    """Compare the messages that waited with those that were delivered. Returns how many were delivered, and
-    how many were recalled. InvariantViolated."""
+    """Compare the messages that waited with those that were delivered. Returns how many were delivered and
+    how many were recalled. Raises InvariantViolated if they do not fit."""
     waited: dict[tuple[bytes, int], int] = {}
     noted: dict[tuple[str, int], int] = {}
     keys: dict[bytes, str] = {}

@@ -1,4 +1,4 @@
-"""Sums over the runs of a command: what was done, what was reached, what was found."""
+"""Sums over all runs of a command: what was done, what was reached, and what was found."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, MET_IN, MET_IN_SE
 from dledger.chaos.scenarios.runner import LATENCY_BUCKETS_MS, Outcome
 
 MIN_SECONDS, MIN_OPERATIONS, MIN_FAULTS, MIN_KINDS = 60.0, 300, 8, 3
-"""A seed that did less is *thin*: it does not count as a seed, and fails the run."""
+"""The least that a seed must do: virtual seconds, operations, faults, and kinds of faults. A seed that does
+less is *thin*. A thin seed does not count, and makes the command fail."""
 
 
 class Totals:
-    """Adds up outcomes. All figures are sums over the outcomes; times are in virtual seconds."""
+    """Adds up the outcomes of runs. All figures are sums over the outcomes; times are in virtual seconds."""
 
     def __init__(self) -> None:
         self.seeds: int = 0
         self.resumed: int = 0
-        """How many of these seeds were played by an earlier command."""
+        """How many of these seeds an earlier command played."""
         self._played_s = 0.0
         self.simulated_s: float = 0.0
         self.slowest_recovery_s: float = 0.0
@@ -41,7 +42,8 @@ class Totals:
         return self.seeds - self.resumed
 
     def add(self, outcome: Outcome, *, resumed: bool = False) -> None:
-        """Add one run. `resumed`: an earlier command played it, so it took no time of this command."""
+        """Add the outcome of one run. `resumed` says that an earlier command played it, so it took no time of
+        this command."""
         self.seeds += 1
         self.resumed += resumed
         self._played_s += 0.0 if resumed else outcome.simulated_s
@@ -66,16 +68,18 @@ class Totals:
             self.thin.append(outcome.seed)
 
     def missing_marks(self) -> list[str]:
-        """Marks and faults of the played profiles that no seed reached, although enough seeds were played."""
+        """Marks and faults of the played profiles that no seed reached although enough seeds were played.
+        They make the command fail."""
         return [what for what, counts in self._unreached() if counts]
 
     def uncounted_marks(self) -> list[str]:
-        """Marks and faults of the played profiles that no seed reached, of which too few seeds were played to
-        count."""
+        """Marks and faults of the played profiles that no seed reached, for which too few seeds were played
+        to draw a conclusion."""
         return [what for what, counts in self._unreached() if not counts]
 
     def _unreached(self) -> Iterator[tuple[str, bool]]:
-        """Marks and faults that no seed reached, each with whether enough seeds were played to count it."""
+        """Yield the marks and faults that no seed reached, each with whether enough seeds were played to draw
+        a conclusion."""
         marks: dict[str, int] = {}
         kinds: dict[str, int] = {}
         for name, seeds in self.profiles.items():
@@ -96,8 +100,8 @@ class Totals:
         return bool(self.violations or self.thin or self.missing_marks())
 
     def as_json(self, wall_s: float) -> dict[str, Any]:
-        """The last line of `--json`, without the violations. The speed is that of the seeds that this command
-        played."""
+        """The values of the last line of `--json`, without the violations. The speed counts only the seeds
+        that this command itself played."""
         return {
             "seeds": self.seeds,
             "resumed": self.resumed,
@@ -121,7 +125,7 @@ class Totals:
         }
 
     def lines(self, wall_s: float) -> list[str]:
-        """The report for people."""
+        """The lines of the report for people."""
         per_second = self.played / wall_s if wall_s else 0.0
         ratio = self._played_s / wall_s if wall_s else 0.0
         before = f" and {self.resumed} of an earlier command" if self.resumed else ""

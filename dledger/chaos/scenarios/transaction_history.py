@@ -1,4 +1,4 @@
-"""Transactions in a run with brokers: the intentions of producers and the answers to them, for the judge."""
+"""Transactions in a run with brokers: what producers intend, and the answers to them. The judge uses both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from enum import Enum
 from dledger.chaos.scenarios.history import RUNNING
 
 CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX = 1_000, 2_000, 4
-"""Settings of the brokers for the checks of transactions."""
+"""Settings of the brokers for checks of transactions: time until the first check and time between checks, in
+ms, and the largest number of checks."""
 TRANSACTIONS_LIMIT_S = 2.0 * (CHECK_AFTER_MS + CHECK_EVERY_MS * CHECK_MAX) / 1000 + 15.0
-"""Time after which no transaction may be open: twice the time that brokers wait (a clock was ahead), and some
-time."""
+"""Longest time until no transaction is open any more, in seconds. It is twice the time that brokers wait
+(because a clock may have been ahead), and some time."""
 
 
 class Fate(Enum):
-    """A producer's intention for a message."""
+    """What a producer intends to do with a half message."""
 
     COMMIT = "commit"
     ROLL_BACK = "roll back"
@@ -31,8 +32,8 @@ class Fate(Enum):
 
 @dataclass
 class End:
-    """A producer's decision about its half message, sent at once. `half`: the offset that the producer
-    got."""
+    """A producer's decision about its half message, which it sent without being asked. `half` is the queue
+    offset of the half message, from the answer to the producer."""
 
     value: bytes
     half: int

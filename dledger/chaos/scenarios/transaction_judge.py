@@ -1,8 +1,9 @@
-"""What must hold for transactions, in English above each check: the log is compared with the intentions of
-producers and the answers to them.
+"""Checks of transactions. The log is compared with what producers intended and with the answers to them. A
+comment above each check says the rule in English.
 
-The log shows the life of each half message: it opens a transaction, is put again with each check, and ends
-once. At its end its message is put into its topic, or it is discarded, or neither (rolled back).
+The log shows what happens to each half message. It opens a transaction, and is stored again with each check.
+The transaction ends once: the message is put into its own topic (committed), or into the topic of discarded
+messages (given up), or nowhere (rolled back).
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ class _Open:
 
 
 class TransactionJudge:
-    """Reads a log entry by entry, and then reports what is wrong with it."""
+    """Reads a log entry by entry, and then compares it with the intentions of producers and the answers to
+    them."""
 
     def __init__(self) -> None:
         self._records: dict[int, tuple[bytes, int, int]] = {}
-        """Messages of the half topic: offset -> body, position, prepared offset."""
+        """Maps the offset of a message in the half topic to its body, its log position, and its prepared
+        transaction offset."""
         self._halves: dict[int, _Open] = {}
         self._by_position: dict[int, int] = {}
         self._batch: list[tuple[str, int]] = []
-        """Messages of the present batch that end a transaction: the way in which it ends, and the position of
-        the half message."""
+        """Messages of the present batch that end a transaction. Each is (way in which the transaction ends,
+        position of the half message)."""
         self.ended: int = 0
         self.given_up: int = 0
         self.committed_when_asked: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """Apply one entry. InvariantViolated if the log breaks a rule."""
+        """Apply one entry. Raises InvariantViolated if the log breaks a rule."""
         if header.kind == Kind.MESSAGE:
             self._message(header, data)
         elif header.kind == Kind.SYSTEM:
@@ -113,7 +116,8 @@ class TransactionJudge:
         self.committed_when_asked += known.ended == "committed" and known.checks > 0
 
     def judge(self, history: TransactionHistory, sends: Sequence[Send], begun: int) -> None:
-        """Compare the log with the intentions of producers and the answers to them. InvariantViolated."""
+        """Compare the log with what producers intended and with the answers to them. Raises InvariantViolated
+        if they do not fit."""
         told = {send.values[0]: send.offset for send in sends if send.topic == HALF and send.offset >= 0}
         for offset, half in self._halves.items():
             fate, name = history.fates[half.value], name_of(half.value)

@@ -1,7 +1,8 @@
-"""Remoting as in clients of other projects (Java before 5.0, C++, Go).
+"""A remoting client that behaves like clients of other projects (Java before 5.0, C++, Go).
 
 These clients do not notice that a connection is lost before they write to it again, and wait for their own
-time-out. They accept an answer by its number alone, over whichever connection it comes.
+time-out. They find the request of an answer by its number alone, even if the answer comes over another
+connection.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ CONNECT_S, TIMEOUT_S = 3.0, 3.0
 
 
 class _Link(asyncio.BufferedProtocol):
-    """A connection. Its end is noticed only by the next write to it."""
+    """One connection to a broker. The client notices that the connection has ended only when it next writes
+    to it."""
 
     def __init__(self, client: UnawareClient) -> None:
         self._client = client
@@ -56,14 +58,15 @@ class _Link(asyncio.BufferedProtocol):
 
 @dataclass(slots=True)
 class Asked:
-    """A request without an answer."""
+    """A request that has no answer yet."""
 
     code: int
     link: _Link
     answer: asyncio.Future[tuple[Request, bool]]
-    """The answer, and whether it came over another connection than the request was sent on."""
+    """The answer, and whether it came over a different connection than the one on which the request was sent.
+    """
     since: float
-    """Loop time when the request was sent."""
+    """Time of the event loop when the request was sent."""
 
     def age(self) -> float:
         """Seconds since the request was sent."""
@@ -71,7 +74,7 @@ class Asked:
 
 
 class UnawareClient:
-    """Sends requests, and assigns answers to them by their numbers."""
+    """Sends requests. It finds the request of an answer by its number alone."""
 
     def __init__(self, env: Env) -> None:
         self._links: dict[str, _Link] = {}
@@ -79,12 +82,12 @@ class UnawareClient:
         self.asked: dict[int, Asked] = {}
 
     def links(self, addresses: Sequence[str]) -> tuple[object, ...]:
-        """The connections to these brokers. Empty if any of them is not open, as far as this client knows."""
+        """The connections to these brokers. Empty if one of them is not open, as far as this client knows."""
         found = tuple(self._links[address] for address in addresses if address in self._links)
         return found if len(found) == len(addresses) and all(link.up for link in found) else ()
 
     def came(self, answer: Request, link: _Link) -> None:
-        """An answer arrived. An answer that no request waits for is ignored."""
+        """Handle an answer that arrived over `link`. It is ignored if no request waits for it."""
         asked = self.asked.get(answer.opaque)
         if asked is not None and not asked.answer.done():
             asked.answer.set_result((answer, link is not asked.link))
@@ -92,8 +95,8 @@ class UnawareClient:
     async def ask(
         self, address: str, code: int, header: Fields = None, body: bytes = b"", timeout_s: float = TIMEOUT_S
     ) -> tuple[Request, bool]:
-        """Send a request. Returns the answer, and whether it came over another connection. OSError
-        (TimeoutError too)."""
+        """Send a request. Returns the answer, and whether it came over another connection. Raises OSError,
+        including TimeoutError, if there is no answer."""
         link = self._links.get(address)
         loop = asyncio.get_running_loop()
         if link is None or not link.up:

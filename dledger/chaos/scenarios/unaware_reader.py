@@ -1,7 +1,6 @@
-"""A client machine with a consumer like those of other projects: it does not notice lost connections.
-
-Brokers answer its pulls in place of a leader that is lost (`dledger/broker/longpolling/stranded_pulls.py`).
-"""
+"""A client machine with a consumer that does not notice lost connections, like consumers of other projects.
+If a leader is lost, other brokers answer the pulls that waited at that leader
+(`dledger/broker/longpolling/stranded_pulls.py`)."""
 
 from __future__ import annotations
 
@@ -22,16 +21,17 @@ from dledger.runtime.env import Env
 
 UNAWARE_GROUP = "unaware"
 PULL_TIMEOUT_S, HOLD_MS = 30.0, 15_000
-"""How long these clients wait for a pull, and how long a broker may hold it."""
+"""How long this consumer waits for the answer to a pull (in seconds), and how long a broker may hold the pull
+(in ms)."""
 HEARTBEAT_S = 10.0
-"""Time between heartbeats. In these clients it is 30 s; until then they would have no connection to a broker
-that was just started."""
+"""Time between heartbeats, in seconds. Clients of other projects send them every 30 s; until then they would
+have no connection to a broker that was just started."""
 ROUTES_S, LOOK_S = 30.0, 2.0
-"""Time between two requests for a route that is known, and for one that is not."""
+"""Time between two requests for a route, in seconds: if the route is known, and if it is not."""
 PAUSE_S = 3.0
-"""Pause after a pull that failed."""
+"""Pause after a pull that failed, in seconds."""
 TOLD_S = 0.5
-"""After this time all brokers of a healthy group know of a pull that waits."""
+"""Time, in seconds, after which all brokers of a healthy group know a pull that waits."""
 AT_ONCE = 32
 GOES_ON = (
     ResponseCode.SUCCESS,
@@ -39,18 +39,21 @@ GOES_ON = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-"""Answers to a pull that say where to continue."""
+"""Answer codes of a pull whose answer says at which offset to continue."""
 
 
 class UnawareReader(Consumer):
-    """Reads all queues of all topics, from their beginnings in each life. It commits nothing."""
+    """A pull consumer that does not notice lost connections. After each start it reads all queues of all
+    topics from the first message on, and it commits no offsets."""
 
     group = UNAWARE_GROUP
     _client: UnawareClient | None = None
     _heard: tuple[object, ...] = ()
-    """Connections over which every broker accepted the last heartbeat. Empty if a broker did not."""
+    """The connections over which every broker accepted the last heartbeat. Empty if a broker did not accept
+    it."""
     _heard_since = 0.0
-    """Loop time since which all brokers know the consumer over these connections."""
+    """Time of the event loop since when all brokers know this consumer over these connections (see `_heard`).
+    """
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -76,7 +79,7 @@ class UnawareReader(Consumer):
     # What the judge asks
 
     def is_known(self) -> bool:
-        """Whether each queue has a waiting pull, and all brokers know of these pulls."""
+        """Whether a pull waits for each queue, and all brokers know these pulls."""
         client = self._client
         if client is None or not self._heard or client.links(self._addresses()) != self._heard:
             return False
@@ -86,8 +89,8 @@ class UnawareReader(Consumer):
         return known and len(pulls) == len(queues) and all(asked.age() > TOLD_S for asked in pulls)
 
     def stands_still(self) -> bool:
-        """Whether a pull has no answer and was sent over a connection that is lost. A pull that another
-        broker forwarded does not count, as it waits there."""
+        """Whether a pull without an answer was sent over a connection that is lost. If a broker forwarded the
+        pull to the leader, the connection to that broker counts."""
         client = self._client
         return client is not None and not all(asked.link.up for asked in client.asked.values())
 
@@ -98,7 +101,7 @@ class UnawareReader(Consumer):
         return sorted({address for one in every for address in one.brokerAddrs.values()})
 
     async def _look(self, client: UnawareClient, topic: str) -> bool:
-        """Ask for the route of a topic. Returns whether it was found."""
+        """Ask the NameServer for the route of a topic. Returns whether it has one."""
         address, header = f"{NAMESRV}:{NAMESRV_PORT}", GetRouteHeader(topic)
         try:
             answer, _ = await client.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -129,7 +132,7 @@ class UnawareReader(Consumer):
             await asyncio.sleep(HEARTBEAT_S if took else LOOK_S)
 
     async def _read(self, client: UnawareClient, queue: Queue, life: int) -> None:
-        """Pull a queue, again and again."""
+        """Pull from a queue again and again."""
         offset, broker_id = 0, MASTER_ID
         while True:
             header = PullMessageHeader(
@@ -157,6 +160,6 @@ class UnawareReader(Consumer):
             offset, broker_id = found.nextBeginOffset, found.suggestWhichBrokerId
 
     def _group_of(self, topic: str) -> dict[int, str]:
-        """Addresses of the topic's brokers, by id."""
+        """Maps the broker ids of a topic's brokers to their addresses."""
         brokers = self.routes[topic].brokerDatas
         return brokers[0].brokerAddrs if brokers else {}

@@ -16,7 +16,7 @@ USERS, RESOURCES = 2, 3
 
 
 async def change_a_user(core: ClientCore, history: UserHistory, life: int, env: Env) -> None:
-    """Make one change of one user."""
+    """Make one random change of one user or of its policies."""
     name = f"user{life}-{env.random.randrange(USERS)}"
     if name in history.unsure:
         return
@@ -52,7 +52,7 @@ async def change_a_user(core: ClientCore, history: UserHistory, life: int, env: 
 
 
 async def _ask(core: ClientCore, code: RequestCode, header: object, body: object = None) -> None:
-    """Send a request to the leader. ClientError when it was refused, or its outcome is unknown."""
+    """Send a request to the leader. Raises ClientError if it was refused or its outcome is unknown."""
     data = b"" if body is None else json.dumps(body).encode()
     answer = await core.invoke_leader(core.group(BROKER_NAME), None, code, header, data)  # type: ignore[arg-type]
     if answer.code != ResponseCode.SUCCESS:

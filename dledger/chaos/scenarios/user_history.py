@@ -1,8 +1,6 @@
-"""Users and their policies that a client machine makes, changes and deletes, and what must hold for them.
-
-One program changes a name, one step after another. An acknowledged step must hold. If an answer is lost, the
-name is not used again, and nothing is checked for it.
-"""
+"""Users and policies that a client machine creates, changes and deletes, and the check of them. Only one
+program changes a user, one step after another. An acknowledged step must hold. If an answer is lost, the name
+is not used again, and nothing is checked for it."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from dledger.chaos.scenarios.oracle import Acls, Users
 
 @dataclass
 class KnownUser:
-    """A user as it was acknowledged last. Password None: there is no such user."""
+    """A user as the last acknowledged change left it. If the password is None, there is no such user."""
 
     password: str | None = None
     resources: set[str] = field(default_factory=set)
@@ -24,17 +22,17 @@ class KnownUser:
 
 @dataclass
 class UserHistory:
-    """All users, by name."""
+    """All users by name, as far as the client machine knows."""
 
     users: dict[str, KnownUser] = field(default_factory=dict)
     unsure: dict[str, None] = field(default_factory=dict)
-    """Names that are not used again."""
+    """Names of users that are not used again, because the outcome of a change is unknown."""
     deleted_with_policies: int = 0
     """How many users were deleted while they had policies."""
 
 
 def judge_users(history: UserHistory, replay: BrokerReplay) -> None:
-    """Check that in the end every user is as it was acknowledged last."""
+    """Check that in the end every user is as the last acknowledged change left it."""
     users, acls = replay.table(Users), replay.table(Acls)
     for name, known in history.users.items():
         if name in history.unsure:

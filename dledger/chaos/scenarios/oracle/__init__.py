@@ -1,8 +1,9 @@
-"""The judge's own code for what the operations of a log make of a broker's tables: one module for each table.
+"""Oracles for a broker's tables: the judge's own code that computes from the operations of a log what each
+table must hold. There is one module for each table.
 
-It uses no code of `dledger.formats.state`, as the results are compared. A new table there needs a module here
-(tests/chaos/test_oracles.py). The module is written from what the operation should do, not from how it is
-done.
+This package uses no code of `dledger.formats.state`, because its results are compared with that code's
+results. A new table in `dledger.formats.state` needs a module in this package (tests/chaos/test_oracles.py).
+Write that module from what the operations should do, and not from how the product does it.
 """
 
 from collections.abc import Mapping
@@ -23,37 +24,37 @@ from dledger.chaos.scenarios.oracle.topics import Topics
 from dledger.chaos.scenarios.oracle.transactions import Transactions
 
 Queue = tuple[str, int]
-"""Topic and queue id."""
+"""A queue as (topic, queue id)."""
 
 
 class Oracle(Protocol):
-    """The judge's version of one table."""
+    """The oracle of one table, which computes from the operations of the log what the table must hold."""
 
     @property
     def part(self) -> str:
-        """The name of the table's part of a boundary snapshot."""
+        """Name of the part of a boundary snapshot that holds the table."""
 
     @property
     def operations(self) -> tuple[str, ...]:
         """Names of the operations that change the table."""
 
     def apply(self, op: Mapping[str, Any], ends: Mapping[Queue, int]) -> None:
-        """Apply one operation. `ends`: next offset of each queue that ever had a message."""
+        """Apply one operation. `ends` maps each queue that ever had a message to its next offset."""
 
     def forget(self, kind: str, name: str) -> None:
-        """Apply a deletion of a topic, a group, a user, or (kind "config") of a group's configuration
-        alone."""
+        """Apply the deletion of a topic, a group or a user. The kind "config" stands for the deletion of a
+        group's configuration alone."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
-        """Take the content of a boundary snapshot: the unpacked part of this table, and the part
-        `counters`."""
+        """Replace the content by that of a boundary snapshot. `value` is the unpacked part of this table, and
+        `counters` the part of that name."""
 
     def encode(self) -> dict[str, Any]:
-        """The content as JSON values: equal tables give equal values."""
+        """The content as JSON values. Equal tables give equal values."""
 
 
 def oracles() -> tuple[Oracle, ...]:
-    """A fresh oracle for each table that operations change."""
+    """A new, empty oracle for each table that operations change."""
     return (
         Topics(),
         Groups(),

@@ -1,5 +1,5 @@
-"""Users and their policies: the latest operation of a name counts, and deleting a user deletes its
-policies."""
+"""Oracles of users and of their policies. The latest operation on a name counts, and deleting a user deletes
+its policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 class Users:
-    """name -> the latest operation."""
+    """Maps the name of a user to the latest operation on it."""
 
     part = "users"
     operations: tuple[str, ...] = ("user", "user_delete")
@@ -25,7 +25,7 @@ class Users:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: only the operation `user_delete` removes a user."""
+        """Does nothing, because only the operation `user_delete` removes a user."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: dict(op) for op in value}
@@ -35,7 +35,7 @@ class Users:
 
 
 class Acls:
-    """(user, policy, resource) -> the latest operation."""
+    """Maps (user, policy, resource) to the latest operation on that entry of a policy."""
 
     part = "acls"
     operations: tuple[str, ...] = ("acl", "acl_delete")

@@ -1,5 +1,5 @@
-"""Numbers by which late requests are recognized: births of topics and groups, user versions, epochs of
-locks."""
+"""Oracles of the numbers by which late requests are recognized: log positions at which topics and groups were
+created, versions of users, and epochs of locks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class _Numbers:
-    """Name -> a number. It is removed when something of one of these kinds with that name is deleted."""
+    """Maps a name to a number. The number is removed when a deletion of one of the `kinds` names it."""
 
     part: ClassVar[str]
     operations: tuple[str, ...]
@@ -33,7 +33,7 @@ class _Numbers:
 
 
 class TopicBirths(_Numbers):
-    """Topic -> log position at which it was created."""
+    """Maps a topic to the log position at which it was created."""
 
     part = "topic_births"
     operations: tuple[str, ...] = ("topic_birth",)
@@ -42,7 +42,7 @@ class TopicBirths(_Numbers):
 
 
 class GroupBirths(_Numbers):
-    """Group -> log position at which it was created."""
+    """Maps a group to the log position at which it was created."""
 
     part = "group_births"
     operations: tuple[str, ...] = ("group_birth",)
@@ -51,7 +51,7 @@ class GroupBirths(_Numbers):
 
 
 class UserVersions(_Numbers):
-    """How often users were changed. No deletion removes this."""
+    """Maps the name of a user to how often it was changed. No deletion removes the number."""
 
     part = "user_versions"
     operations: tuple[str, ...] = ("user_version",)
@@ -59,7 +59,7 @@ class UserVersions(_Numbers):
 
 
 class LockEpochs:
-    """(group, topic, queue id) -> epoch of the lock."""
+    """Maps (group, topic, queue id) to the epoch of the queue's lock."""
 
     part = "lock_epochs"
     operations: tuple[str, ...] = ("lock_epoch", "lock_epochs", "lock_epochs_over")

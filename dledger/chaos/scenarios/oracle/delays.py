@@ -1,4 +1,4 @@
-"""Delay levels: the latest operation of a level says where its delivery continues."""
+"""Oracle of the delay levels. The latest operation on a level says where its delivery continues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Delays:
-    """level -> queue offset of the first message that waits."""
+    """Maps a delay level to the queue offset of the first message that waits."""
 
     part = "delays"
     operations: tuple[str, ...] = ("delay",)
@@ -19,7 +19,7 @@ class Delays:
         self.rows[op["level"]] = op["next"]
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: deletions do not change delay levels."""
+        """Does nothing, because deletions do not change delay levels."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["level"]: op["next"] for op in value}

@@ -1,4 +1,5 @@
-"""Deletions: the latest one of a name says up to which position the log belongs to the deleted topic."""
+"""Oracle of deleted topics. The latest deletion of a name says up to which log position messages of that name
+belong to the deleted topic."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class Deletions:
-    """name -> log offset."""
+    """Maps the name of a deleted topic to the log position up to which its messages lie."""
 
     part = "deletions"
     operations: tuple[str, ...] = ("topic_delete", "topic_delete_over", "group_delete")
@@ -22,7 +23,7 @@ class Deletions:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: other deletions do not change this table."""
+        """Does nothing, because this table changes by its own operations only."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op["at"] for op in value}

@@ -1,4 +1,4 @@
-"""Consumer groups: the latest operation of a name counts."""
+"""Oracle of consumer groups. The latest operation on a name counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Groups:
-    """name -> the latest operation of that name."""
+    """Maps the name of a consumer group to the latest operation on it."""
 
     part = "groups"
     operations: tuple[str, ...] = ("group",)

@@ -1,4 +1,5 @@
-"""Queue locks: the last client that locked a queue owns it, until it unlocks the queue or loses it."""
+"""Oracle of queue locks. A queue belongs to the last client that locked it, until that client unlocks it or
+another client locks it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class Locks:
-    """(group, topic, queue id) -> client id of the owner."""
+    """Maps (group, topic, queue id) to the client id of the lock's owner."""
 
     part = "locks"
     operations: tuple[str, ...] = ("lock", "locks", "unlocks")

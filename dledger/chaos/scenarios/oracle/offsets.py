@@ -1,5 +1,5 @@
-"""Consumer offsets only rise, except by an explicit reset, and never beyond the end of the queue (safety.md
-S28)."""
+"""Oracle of consumer offsets. They only rise, except by an explicit reset, and never go beyond the end of the
+queue (safety.md S28)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Offsets:
-    """group -> (topic, queue id) -> consumer offset."""
+    """Maps a group, and then (topic, queue id), to the consumer offset."""
 
     part = "offsets"
     operations: tuple[str, ...] = ("offsets", "reset")

@@ -1,5 +1,10 @@
-"""Pop consumption: acknowledgements remove messages from a checkpoint until it is empty; a queue in order has
-its latest row; the latest request mode counts."""
+"""Oracles of pop consumption.
+
+* A checkpoint holds the messages of one pop; acknowledgements remove messages from it until it is empty.
+* A queue that is popped in order has one row: its latest operation.
+* The latest operation sets the request mode (pull or pop) of a topic and group.
+* The versions of the replicated state that were noted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ Row = dict[str, Any]
 
 
 class Pops:
-    """(group, topic, queue, start, time) -> the operation, with the offsets that are left."""
+    """Maps a checkpoint (group, topic, queue, start, time) to its operation. The operation's offsets are
+    those that are not acknowledged yet."""
 
     part = "pops"
     operations: tuple[str, ...] = ("pop", "pop_done")
@@ -44,7 +50,7 @@ class Pops:
 
 
 class PopOrders:
-    """(group, topic, queue) -> the latest operation."""
+    """Maps (group, topic, queue) of a queue that is popped in order to the latest operation on it."""
 
     part = "pop_orders"
     operations: tuple[str, ...] = ("pop_order", "pop_order_end")
@@ -71,7 +77,7 @@ class PopOrders:
 
 
 class Versions:
-    """The state versions that were noted."""
+    """The versions of the replicated state that were noted in the log."""
 
     part = "versions"
     operations: tuple[str, ...] = ("version",)
@@ -83,7 +89,7 @@ class Versions:
         self.rows[op["version"]] = None
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: deletions remove no versions."""
+        """Does nothing, because deletions remove no versions."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["version"]: None for op in value}
@@ -93,7 +99,7 @@ class Versions:
 
 
 class RequestModes:
-    """(topic, group) -> the latest operation."""
+    """Maps (topic, group) to the latest operation that set their request mode."""
 
     part = "request_modes"
     operations: tuple[str, ...] = ("request_mode",)

@@ -1,4 +1,5 @@
-"""Ids of repeated sends that are stored: the latest operation of an id counts, until the id is forgotten."""
+"""Oracle of repeated sends that are stored. The latest operation on a message's unique id counts, until an
+operation says that the id is forgotten."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class Resends:
-    """Unique id -> the latest operation."""
+    """Maps the unique id of a message to the latest operation on it."""
 
     part = "resends"
     operations: tuple[str, ...] = ("resend", "resend_over")
@@ -22,7 +23,7 @@ class Resends:
             self.rows.pop(op["id"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: a repeated send to a deleted topic may still arrive."""
+        """Does nothing, because a repeated send to a deleted topic may still arrive."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["id"]: dict(op) for op in value}

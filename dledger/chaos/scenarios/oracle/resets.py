@@ -1,5 +1,5 @@
-"""Resets of which the consumers do not know yet: each names queues and their new offsets. A queue is removed
-when a consumer has gone to its new offset."""
+"""Oracle of resets that consumers do not know yet. A reset names queues and their new offsets. A queue is
+removed when its consumer has moved to the new offset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Resets:
-    """(group, topic) -> queue id -> new offset."""
+    """Maps (group, topic), and then the queue id, to the new offset."""
 
     part = "resets"
     operations: tuple[str, ...] = ("offset_reset", "reset_over", "reset_heard")

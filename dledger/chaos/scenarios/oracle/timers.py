@@ -1,5 +1,5 @@
-"""Timers: the message from which on messages wait, and how far they were delivered in the order of
-delivery."""
+"""Oracle of timers: at which messages the rows of the table begin, and up to where messages were delivered,
+in the order of their times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 class Timers:
-    """Offset of the first message of a row -> (time in ms, queue offset) behind the last message
-    delivered."""
+    """Maps the queue offset of a row's first message to (time in ms, queue offset), the place after the last
+    message that was delivered."""
 
     part = "timers"
     operations: tuple[str, ...] = ("timer", "timer_end")
@@ -24,7 +24,8 @@ class Timers:
             self.rows[op["begin"]] = op["time"], op["next"]
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: messages of a deleted topic stay until they are due, and are then not delivered."""
+        """Does nothing, because messages of a deleted topic stay until they are due; then they are not
+        delivered."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["begin"]: (op["time"], op["next"]) for op in value}

@@ -1,4 +1,5 @@
-"""Topics: the latest operation of a name counts. The version counts the operations that changed something."""
+"""Oracle of the topics table. The latest operation on a topic counts. The version of the table rises with
+every operation that changes a row, and with every deletion that removes one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class Topics:
-    """name -> the latest operation of that name."""
+    """Maps the name of a topic to the latest operation on it."""
 
     part = "topics"
     operations: tuple[str, ...] = ("topic",)

@@ -1,4 +1,4 @@
-"""Open transactions: the latest operation of a half message counts, until the transaction ends."""
+"""Oracle of open transactions. The latest operation on a half message counts, until the transaction ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Transactions:
-    """Queue offset of the half message -> the latest operation."""
+    """Maps the queue offset of a half message to the latest operation on its transaction."""
 
     part = "transactions"
     operations: tuple[str, ...] = ("transaction", "transaction_end")
@@ -22,7 +22,7 @@ class Transactions:
             self.rows.pop(op["half"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Do nothing: deletions do not end transactions."""
+        """Does nothing, because deletions do not end transactions."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["half"]: dict(op) for op in value}
