@@ -1,6 +1,8 @@
-"""Replication and commit: `leader` (per-peer progress, quorum), `follower`, `quorum`. Pure.
+"""Replication and commit. `leader` tracks the progress of each peer, `follower` handles pushes, and `quorum`
+computes majorities.
 
-The log is seen through `LogView`; everything that touches disk or network is an effect.
+These modules are pure: they do no I/O. They see the log through `LogView`, and return everything that touches
+disk or network as an effect.
 """
 
 from __future__ import annotations
@@ -9,34 +11,36 @@ from typing import Protocol
 
 
 class LogView(Protocol):
-    """View of the log that replication needs. Indexes start at 0; -1 means "none"."""
+    """The view of the log that replication needs. Indexes start at 0, and -1 means "none"."""
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry held."""
+        """Index of the first entry that the log holds."""
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry held (written or still in memory)."""
+        """Index of the last entry that the log holds, written or still in memory."""
 
     @property
     def durable_index(self) -> int:
-        """Index of the last entry that is fsynced (in ASYNC_FLUSH: written), with no corrupt entry before
-        it."""
+        """Index up to which all entries are fsynced (under ASYNC_FLUSH: written) and none is corrupt."""
 
     @property
     def durable_mark(self) -> int:
-        """Index of the last entry that was made durable, even if it is corrupt by now. Later entries are in
-        memory only."""
+        """Index of the last entry that was made durable, even if that entry has become corrupt. Later entries
+        are in memory only."""
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry; -1 for index -1; None when the log does not hold it."""
+        """Term of an entry. -1 for index -1, and None if the log does not hold the entry."""
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`; -1 if there is no such entry."""
+        """Largest index that is at most `index` and whose entry has at most this term. -1 if there is no such
+        entry."""
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
-        """(last index, byte size) of a run from `first` of about `max_bytes`; size None when it is not known.
+        """Find where a push that begins with entry `first` should end. Returns (last index, size in bytes);
+        the size is None if it is not known.
 
-        The run lies in one segment, holds at least one entry, and ends at the end of a client batch.
+        The push has about `max_bytes`, but at least one entry. It lies in one segment, and ends where a
+        client batch ends.
         """

@@ -1,13 +1,15 @@
-"""Replication by a follower: how to handle a push of the leader. Pure.
+"""Replication by a follower: how it handles the pushes of the leader. The module is pure (no I/O).
 
-`matched` is the last index known to agree with the leader of this term. It starts at -1 with every new
-leader: entries above it were not compared with this leader yet, and are not acknowledged (S16).
+`matched` is the last index that is known to agree with the leader of this term. It starts at -1 with every
+new leader. Entries above it were not compared with this leader yet, and are not acknowledged (S16).
 
-Entries are acknowledged as stored only when they are on the disk. The leader's window counts what is in
-flight *and* what waits here in memory, so a slow disk bounds both, even over changes of leader and
-connection. An agreement about an entry that is still in memory is therefore reported when the entry is
-written. `stored` is not `durable`: entries that are corrupt, or that do not count yet (S9), take no memory
-and must not close the window.
+Entries are acknowledged as `stored` only when they are on the disk. The leader's window counts the bytes in
+flight *and* the bytes that wait in this node's memory. So a slow disk limits both together, even if the
+leader or the connection changes. That is why an agreement about an entry in memory is reported only when the
+entry is written.
+
+`stored` differs from `durable`. Entries that are corrupt, or that do not count yet (S9), are not `durable`.
+But they need no memory, so they count as `stored` and do not close the window.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ class Respond(msgspec.Struct, frozen=True):
 
 
 class CutLog(msgspec.Struct, frozen=True):
-    """Remove entries from `index` on, durably; then handle the same push again."""
+    """Remove entries from `index` on, durably. After that the same push must be handled again."""
 
     index: int
 
 
 class StoreEntries(msgspec.Struct, frozen=True):
-    """Append the push's entries from `first` on (those before are in the log already)."""
+    """Append the entries of the push from index `first` on. The log already has those before it."""
 
     first: int
 
 
 class CommitTo(msgspec.Struct, frozen=True):
-    """The commit index may move to `index`."""
+    """The commit index may rise to `index`."""
 
     index: int
 
@@ -49,7 +51,7 @@ Effect = Respond | CutLog | StoreEntries | CommitTo
 
 
 class FollowerReplication:
-    """State towards the leader of one term. Each new leader gets a new object."""
+    """What a follower knows about the leader of one term. Each new leader gets a new object."""
 
     def __init__(self, term: int, leader: str, log: LogView) -> None:
         self.term = term
@@ -57,13 +59,14 @@ class FollowerReplication:
         self.matched: int = -1
         self.leader_commit: int = -1
         self.trusted = True
-        """False while this store lost entries that it had acknowledged. Then it counts for nothing until it
-        holds what the leader has committed (S9)."""
+        """False if this store lost entries that it had acknowledged. Then the store acknowledges nothing as
+        durable until it holds everything that the leader has committed (S9)."""
         self._log = log
         self._reported = (-2, -2)
 
     def receive(self, push: Push, commit_index: int) -> list[Effect]:
-        """Handle a push of this leader in this term; `commit_index` is this node's own."""
+        """Handle a push of this leader in this term. `commit_index` is the commit index of this node itself.
+        """
         if isinstance(push, Compare):
             return self._compare(push)
         if isinstance(push, Truncate):
@@ -73,12 +76,14 @@ class FollowerReplication:
         return self._commit(push.commit_index)
 
     def stored(self, last: int) -> list[Effect]:
-        """Entries of an Append up to `last` are in the log (not yet durable)."""
+        """Note that the log now has the entries of an Append up to index `last`. They need not be durable
+        yet."""
         self.matched = max(self.matched, last)
         return self._commit(self.leader_commit)
 
     def installed(self, index: int) -> None:
-        """This leader's snapshot at `index` was installed: the log begins there now."""
+        """Note that this leader's snapshot at `index` was installed, so the log now begins after that entry.
+        """
         self.matched = max(self.matched, index)
 
     def disk_full(self) -> Respond:
@@ -86,7 +91,7 @@ class FollowerReplication:
         return self._respond(self._state(Code.DISK_FULL))
 
     def durable_moved(self) -> list[Effect]:
-        """Acknowledge that the durable index moved."""
+        """Acknowledge to the leader what is stored and durable. Does nothing if that was reported before."""
         response = self._state(Code.SUCCESS)
         if (response.stored, response.durable) == self._reported:
             return []
@@ -119,18 +124,19 @@ class FollowerReplication:
     def _agrees(self, index: int, term: int) -> bool:
         """Whether the log holds entry `index` with this term.
 
-        If the snapshot in front of the log is lost, the term of the entry before the first one is unknown.
-        That entry was committed, so this leader holds the same one.
+        If the snapshot at which the log begins is lost, the term of the entry before the first one is
+        unknown. That entry was committed, so this leader holds the same one, and it counts as equal.
         """
         own = self._log.term_of(index)
         return own == term or (own is None and index == self._log.first_index - 1)
 
     def _inconsistent(self, index: int, term: int) -> Respond:
-        """Answer with the last entry that may agree: not above `index`, and not of a later term.
+        """Answer that the logs disagree, with the last entry that may agree as a hint. The hint is not above
+        `index`, and not of a later term.
 
-        It is never below the entry in front of the first one: everything up to it was committed, so a leader
-        holds it. A lower answer would make both sides loop for ever (dledger #319). Term -1 means that the
-        term is not known; then the entry agrees.
+        The hint is never below the entry before the first one of this log. Everything up to that entry was
+        committed, so a leader holds it; a lower hint would make both sides loop for ever (dledger #319). A
+        hint with term -1 means that the entry's term is not known, but that the entry agrees.
         """
         base = self._log.first_index - 1
         hint = self._log.last_of_term_at_most(term, min(index, self._log.last_index))
@@ -169,7 +175,8 @@ class FollowerReplication:
         return [StoreEntries(push.first)]
 
     def overlap(self, first: int, terms: list[int], commit_index: int) -> list[Effect]:
-        """Entries `first..` of the push have these terms; cut the log at the first one that differs."""
+        """Compare the entries of a push, which begin at `first` and have these terms, with the log. Returns
+        the effects that store the rest of them, or that cut the log at the first entry with another term."""
         for offset, term in enumerate(terms):
             index = first + offset
             own = self._log.term_of(index)

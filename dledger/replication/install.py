@@ -1,4 +1,5 @@
-"""The snapshot that a leader offers to a peer which is behind its log, named by size and digest. Pure."""
+"""The snapshot that a leader offers to a peer which is behind its log. Size and digest identify it. The
+module is pure (no I/O)."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A snapshot of the state exactly at `index`. `total` is the size of its stream in bytes.
+    """A snapshot of the state exactly after entry `index`. `total` is the size of its stream in bytes.
 
-    Equal (index, total, digest) means the same snapshot, whichever node offers it: another leader can
-    continue it.
+    Two offers with the same index, total and digest are the same snapshot, whichever nodes offer it. So
+    another leader can continue a transfer.
     """
 
     index: int

@@ -1,20 +1,24 @@
-"""Replication by a leader: one `Progress` per peer, one commit index. Pure.
+"""Replication by a leader, with one `Progress` for each peer and one commit index. The module is pure (no
+I/O).
 
-A peer starts in COMPARE: the leader asks whether the logs agree at its own last entry. After a "no" the
-follower's hint and the table of terms move the question back by whole terms (Raft dissertation 5.3, the end).
-When an agreement is found, a follower with a longer log must TRUNCATE what conflicts. Then entries flow as
-APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT is sent when no APPEND
-can carry the commit index (S22).
+A peer starts in COMPARE. The leader asks whether the peer's log agrees with its own at the leader's last
+entry. If not, the follower's hint and the leader's table of terms move the question back by whole terms (end
+of section 5.3 of the Raft paper). When an entry agrees and the follower's log is longer, the follower must
+TRUNCATE what conflicts. Then entries are sent in APPEND frames. Several frames may be in flight, up to a
+window in bytes, and an acknowledgement stands for all frames up to its index. COMMIT is sent if no APPEND can
+carry the commit index (S22).
 
-A peer that is behind the first entry of this log goes to INSTALL: it is sent a snapshot piece by piece. Each
-answer asks for the next piece, so an interrupted install resumes where it stopped. Then COMPARE asks at the
-snapshot's own entry, where both agree by construction. The same snapshot is never installed twice over one
-connection, so a peer cannot alternate between install and COMPARE for ever (dledger #319).
+A peer that needs entries before the first entry of this log goes to INSTALL: the leader sends it a snapshot
+piece by piece. Each answer asks for the next piece, so an interrupted install resumes where it stopped. After
+the install, COMPARE asks at the snapshot's own entry, where both logs must agree. The same snapshot is never
+installed twice over one connection, so a peer cannot alternate between INSTALL and COMPARE for ever (dledger
+#319).
 
-An entry is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH written) *and* it was
-appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, the part that has moved from a
-peer's memory to its disk, only moves the window. So the window bounds what is in flight and what waits for
-the peer's disk, together.
+An entry is committed when two conditions hold: a quorum of voters has it durable (fsynced; under ASYNC_FLUSH
+written), *and* it, or a later entry that the quorum has durable as well, was appended in this term (section
+5.4.2 of the Raft paper; dledger and LogCabin had this wrong). `stored` is the part of the log that a peer has
+moved from its memory to its disk. It only moves the window. So the window limits the bytes in flight and the
+bytes that wait for the peer's disk together.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from dledger.replication.quorum import quorum_index
 
 
 class PushState(Enum):
-    """Phase of the replication to one peer (PushEntryRequest.Type)."""
+    """Phase of the replication to one peer. Most values are named like PushEntryRequest.Type of DLedger."""
 
     DOWN = "DOWN"
     COMPARE = "COMPARE"
@@ -42,41 +46,44 @@ class PushState(Enum):
     APPEND = "APPEND"
     INSTALL = "INSTALL"
     PAUSED = "PAUSED"
-    """Nothing is sent for a while: the peer's disk is full, or entries that it needs are corrupt here."""
+    """Nothing is sent for a while, because the peer's disk is full, or because entries that it needs are
+    corrupt in this log."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """State of one peer in this term as the leader knows it."""
+    """What the leader knows about one peer in this term."""
 
     state: PushState = PushState.DOWN
     next: int = 0
-    """Next index to send."""
+    """Index of the next entry to send."""
     stored: int = -1
     durable: int = -1
     compare_index: int = -1
     sent_commit: int = -1
     inflight: deque[tuple[int, int]] = field(default_factory=deque)
-    """(last index, bytes) of unacknowledged frames."""
+    """The frames that are not acknowledged yet, each as (last index, size in bytes)."""
     inflight_bytes: int = 0
     window: int = 0
-    """Number of the window that these frames belong to; pushes of an older window are not sent any more."""
+    """Number of the window to which the frames in flight belong. A push that was made for an earlier window
+    is not sent any more."""
     full: bool = False
-    """Whether the peer's disk had no room at the last answer. If so, one batch is sent at a time, until one
-    is stored."""
+    """Whether the peer's disk had no room at the last answer. Then one client batch is sent at a time, until
+    one is stored."""
     counts: bool = False
-    """Whether the peer is a recorded incarnation; only then its watermarks count for commit."""
+    """Whether the configuration names this incarnation of the peer (one life of its store). Only then does
+    the peer count for commit."""
     offer: Offer | None = None
-    """In INSTALL: the snapshot that is being sent; None while no snapshot is available."""
+    """In state INSTALL: the snapshot that is being sent. None if no snapshot is available."""
     installed: int = -1
-    """Index of the last snapshot installed over this connection."""
+    """Index of the last snapshot that was installed over this connection. -1 if there was none."""
 
 
 # Effects
 
 
 class SendCompare(msgspec.Struct, frozen=True):
-    """Ask a peer whether it has this entry."""
+    """Ask a peer whether it has entry `index` with this term."""
 
     peer: str
     index: int
@@ -84,7 +91,7 @@ class SendCompare(msgspec.Struct, frozen=True):
 
 
 class SendTruncate(msgspec.Struct, frozen=True):
-    """Ask a peer to cut its log from `index` on if its entry there has another term."""
+    """Ask a peer to cut its log from `index` on, if its entry at `index` has another term."""
 
     peer: str
     index: int
@@ -92,14 +99,14 @@ class SendTruncate(msgspec.Struct, frozen=True):
 
 
 class SendAppend(msgspec.Struct, frozen=True):
-    """Send entries `first..last`; `prev_term` is the term of entry `first - 1`."""
+    """Send the entries `first..last` to a peer. `prev_term` is the term of entry `first - 1`."""
 
     peer: str
     first: int
     last: int
     prev_term: int
     window: int
-    """See `Progress.window`."""
+    """Number of the window that this push belongs to (see `Progress.window`)."""
 
 
 class SendCommit(msgspec.Struct, frozen=True):
@@ -109,13 +116,14 @@ class SendCommit(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The commit index moved to `index`."""
+    """The commit index has moved to `index`."""
 
     index: int
 
 
 class SendInstall(msgspec.Struct, frozen=True):
-    """Send the piece of a snapshot's stream from `offset` on; -1 only asks how far the peer is."""
+    """Send a piece of a snapshot's stream, which begins at `offset`. Offset -1 only asks how much of the
+    stream the peer has."""
 
     peer: str
     offer: Offer
@@ -123,7 +131,8 @@ class SendInstall(msgspec.Struct, frozen=True):
 
 
 class NeedsSnapshot(msgspec.Struct, frozen=True):
-    """A peer is behind the first entry of this log, and this leader has no snapshot that would help it."""
+    """A peer needs entries before the first entry of this log, and this leader has no snapshot that would
+    help it."""
 
     peer: str
 
@@ -132,7 +141,7 @@ Effect = SendCompare | SendTruncate | SendAppend | SendCommit | SendInstall | Co
 
 
 class LeaderReplication:
-    """State of one leadership; discarded when the leadership ends."""
+    """The replication of one leadership. The object is discarded when the leadership ends."""
 
     def __init__(
         self,
@@ -149,23 +158,24 @@ class LeaderReplication:
         inflight_frames: int = 1000,
         offer: Callable[[], Offer | None] = lambda: None,
     ) -> None:
-        """`offer` returns the snapshot for peers behind this log; if possible it is the one at which the log
-        begins."""
+        """`offer` returns the snapshot for peers that are behind this log. If possible, it is the snapshot at
+        which the log begins."""
         self.term = term
         self.commit_index: int = commit_index
         self.opening_index = opening_index
-        """Index of the entry that opened the term. Before it is committed, nothing commits by counting."""
+        """Index of the entry that the leader appended when its term began. Nothing is committed before a
+        quorum has this entry durable."""
         self.progress: dict[str, Progress] = {}
         self.self_id = self_id
         self._log = log
         self.push_bytes: int = push_bytes
-        """Bytes of entries at which a push ends; may change. A push is larger only if it is a single entry,
-        or a client batch, which is not split."""
+        """Size, in bytes of entries, at which a push ends. It may be changed at any time. A push is larger
+        only if it is a single entry or a single client batch, which is never split."""
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer
         self._windows = 0
-        """Number of windows begun, over all peers."""
+        """How many windows were begun so far, for all peers together."""
         self._voters: tuple[str, ...] = ()
         self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
@@ -173,9 +183,9 @@ class LeaderReplication:
     def set_members(
         self, voters: Iterable[str], peers: Iterable[str], leaving: Iterable[str] = ()
     ) -> list[Effect]:
-        """Take over a changed configuration. New peers start DOWN until `peer_up`.
+        """Use a changed configuration. New peers start in state DOWN until `peer_up`.
 
-        `leaving` are peers that were removed: they get no entry that is not committed (see
+        `leaving` names peers that were removed. They get only committed entries (see
         dledger/members/effects.py).
         """
         self._voters = tuple(sorted(voters))
@@ -191,11 +201,12 @@ class LeaderReplication:
     # Events
 
     def peer_up(self, peer: str, counts: bool) -> list[Effect]:
-        """A connection to the peer is open: find out where its log agrees.
+        """Note that a connection to the peer is open, and begin to find out where its log agrees.
 
-        The peer's earlier acknowledgements are forgotten. It may have been restarted and hold less: entries
-        that were only stored, or under ASYNC_FLUSH only written, may be gone. `counts`: whether it is the
-        incarnation that the configuration names; another one counts towards no quorum.
+        The peer's earlier acknowledgements are forgotten. The peer may have been restarted and hold less:
+        entries that were only stored, or under ASYNC_FLUSH only written, may be gone. `counts` says whether
+        the configuration names this incarnation of the peer. Another incarnation does not count towards a
+        quorum.
         """
         progress = self.progress.get(peer)
         if progress is None:
@@ -206,13 +217,13 @@ class LeaderReplication:
         return self._compare(peer, progress, self._log.last_index)
 
     def peer_counts(self, peer: str, counts: bool) -> None:
-        """Set whether the peer's acknowledgements count from now on (see `peer_up`)."""
+        """Set whether the peer counts towards a quorum from now on (see `peer_up`)."""
         progress = self.progress.get(peer)
         if progress is not None:
             progress.counts = counts
 
     def peer_down(self, peer: str) -> list[Effect]:
-        """The connection to the peer is gone."""
+        """Note that the connection to the peer is gone."""
         progress = self.progress.get(peer)
         if progress is not None:
             progress.state = PushState.DOWN
@@ -220,7 +231,7 @@ class LeaderReplication:
         return []
 
     def extended(self) -> list[Effect]:
-        """Send entries, because the leader's log grew."""
+        """Send new entries. Called when the leader's log has grown."""
         effects: list[Effect] = []
         for peer, progress in self.progress.items():
             if progress.state is PushState.APPEND:
@@ -228,7 +239,7 @@ class LeaderReplication:
         return effects
 
     def local_durable(self) -> list[Effect]:
-        """The leader's own durable index moved."""
+        """Move the commit index if possible. Called when the leader's own durable index has moved."""
         return self._advance_commit()
 
     def response(self, peer: str, message: PushResponse) -> list[Effect]:
@@ -275,17 +286,17 @@ class LeaderReplication:
             self._clear_window(progress)
 
     def withholds(self, peer: str, index: int) -> bool:
-        """Whether the peer is leaving and must not get this entry (yet)."""
+        """Whether the peer is leaving and must not get this entry, because the entry is not committed yet."""
         return peer in self._leaving and index > self.commit_index
 
     def wants(self, push: SendAppend) -> bool:
-        """Whether a delayed push should still be sent: its peer was not paused or compared again in the
-        meantime."""
+        """Whether a delayed push should still be sent. It should not if its peer was paused or compared again
+        in the meantime."""
         progress = self.progress.get(push.peer)
         return progress is not None and progress.window == push.window
 
     def resume_paused(self) -> list[Effect]:
-        """Try the paused peers again."""
+        """Compare the logs of all paused peers again, so that replication to them can continue."""
         return [
             effect
             for peer, progress in self.progress.items()
@@ -294,7 +305,7 @@ class LeaderReplication:
         ]
 
     def install_response(self, peer: str, message: InstallResponse) -> list[Effect]:
-        """Handle an answer that says how far a peer is with a snapshot."""
+        """Handle an answer that says how much of a snapshot a peer has."""
         progress = self.progress.get(peer)
         if progress is None or progress.state is not PushState.INSTALL or message.term != self.term:
             return []
@@ -312,14 +323,15 @@ class LeaderReplication:
         return self._compare(peer, progress, max(offer.index, self._log.first_index - 1))
 
     def install_failed(self, peer: str, index: int) -> list[Effect]:
-        """The snapshot at `index` could not be read or is corrupt: offer the current one instead."""
+        """Note that the snapshot at `index` could not be read or is corrupt. Offers the current snapshot
+        instead."""
         progress = self.progress.get(peer)
         if progress is None or progress.offer is None or progress.offer.index != index:
             return []
         return self._install(peer, progress)
 
     def offers_changed(self) -> list[Effect]:
-        """Another snapshot exists: offer it to the peers that wait for one."""
+        """Offer the peers that wait for a snapshot one. Called when there is a new snapshot."""
         effects: list[Effect] = []
         for peer, progress in self.progress.items():
             if progress.state is PushState.INSTALL and progress.offer is None:
@@ -327,7 +339,8 @@ class LeaderReplication:
         return effects
 
     def needed_from(self) -> int:
-        """The first entry that a connected peer still needs from this log; retention should keep it."""
+        """Index of the first entry that a connected peer still needs from this log. Retention should keep it
+        and later ones."""
         needed = self._log.last_index + 1
         for progress in self.progress.values():
             if progress.state is PushState.INSTALL and progress.offer is not None:
@@ -341,17 +354,18 @@ class LeaderReplication:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Ids of the members whose watermarks decide, sorted."""
+        """Ids of the voters, sorted. Their watermarks decide what is committed."""
         return self._voters
 
     def counts(self, peer: str) -> bool:
-        """Whether a peer is a recorded incarnation, so that its acknowledgements count."""
+        """Whether the configuration names the present incarnation of a peer, so that the peer counts towards
+        a quorum."""
         progress = self.progress.get(peer)
         return progress is not None and progress.counts
 
     def watermark(self, peer: str) -> int:
-        """The peer's watermark that counts for commit. It never includes entries that are only in the peer's
-        memory."""
+        """The index up to which a peer has the log durable, which counts for commit. It never includes
+        entries that are only in the peer's memory."""
         return self.progress[peer].durable
 
     # Finding the agreement
@@ -367,7 +381,8 @@ class LeaderReplication:
         return [SendCompare(peer, index, term)]
 
     def _install(self, peer: str, progress: Progress) -> list[Effect]:
-        """Start an install: the peer is behind this log, or contradicts its beginning."""
+        """Start an install, because the peer needs entries before this log, or contradicts the beginning of
+        this log."""
         self._clear_window(progress)
         progress.state = PushState.INSTALL
         offer = self._offer()

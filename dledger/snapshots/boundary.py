@@ -1,8 +1,8 @@
 """Takes a snapshot where a segment ends (safety.md S20).
 
 The host's state is copied on the loop, between the last entry of the segment and the next entry. The copy is
-packed piece by piece while other tasks run, and a worker writes it. The disk may be slow or full: then a
-boundary has no snapshot, and retention waits for the next one.
+packed piece by piece while other tasks run, and a worker writes it. If the disk is slow or full, a boundary
+gets no snapshot, and retention waits for the next boundary.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
 
 MAX_WAITING = 2
-"""Snapshots in memory that may wait to be written. If the applier reaches a boundary beyond that, the
-boundary gets no snapshot."""
+"""Largest number of snapshots in memory that wait to be written. If that many wait when the applier reaches a
+boundary, the boundary gets no snapshot."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class _Taken:
 
 
 class BoundarySnapshots:
-    """Takes and writes snapshots: the applier calls `reached`, and `run` writes."""
+    """Takes snapshots of the state at segment boundaries, and writes them. The applier calls `reached` at a
+    boundary, and the task `run` writes."""
 
     def __init__(
         self, context: NodeContext, catalog: SnapshotCatalog, on_published: Callable[[], None]
@@ -52,7 +53,8 @@ class BoundarySnapshots:
         self.skipped: int = 0
 
     def reached(self, index: int, pos: int) -> None:
-        """Entry `index` is applied, and the next one begins a segment at `pos`: take a snapshot."""
+        """Take a snapshot. Called when entry `index` has been applied and the next entry begins a segment at
+        position `pos`."""
         if self._catalog.has(pos) or index < self._log.first_index:
             return
         config = self._members.state_at(index)  # S19; None while that is in doubt
@@ -64,7 +66,7 @@ class BoundarySnapshots:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write the snapshots that were taken, until cancelled."""
+        """Write the snapshots that were taken, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,8 +1,8 @@
 """The directory `snapshots` of a store: one directory for each snapshot, named by its log position.
 
-A snapshot is written into `<pos>.tmp`, every file is fsynced, and one rename publishes it. It is removed by a
-rename back to that name. So for the next start, a backup or an audit it exists as a whole or not at all. A
-damaged or unfinished snapshot is removed when it is found.
+A snapshot is written into `<pos>.tmp`, and every file is fsynced. Then one rename publishes it. To remove a
+snapshot, it is first renamed back to `<pos>.tmp`. So the next start, a backup or an audit finds a snapshot as
+a whole or not at all. A damaged or unfinished snapshot is removed when it is found.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from dledger.runtime.atomic_file import publish, read_file, write_synced
 from dledger.runtime.files import Files, FileStamp
 
 READ_TRIES = 10
-"""How often reading a snapshot is tried, every `RETRY_S` seconds; after that this process does not use it any
-more."""
+"""How often reading a snapshot is tried, with `RETRY_S` seconds between two tries. After that, this process
+no longer uses the snapshot."""
 T = TypeVar("T")
 _UNFINISHED = ".tmp"
-"""Ending of the name of a snapshot that is being written or removed."""
+"""Ending of the directory name of a snapshot that is being written or removed."""
 
 
 class SnapshotCatalog:
-    """The snapshots of one store. Changes are made one at a time; whole snapshots are read."""
+    """The snapshots of one store. Only one change is made at a time, and a snapshot is always read as a
+    whole."""
 
     def __init__(self, env: Env, node_dir: str, keep: int) -> None:
         self._env = env
@@ -57,35 +58,38 @@ class SnapshotCatalog:
         self.changing: asyncio.Lock = asyncio.Lock()
         """Held while the beginning of the log moves, so that only one task moves it."""
         self.begins: int | None = None
-        """Log position at which the store says that its log begins; None if it never said so."""
+        """Log position at which the log begins, as the file `begins` of the store says. None if there is no
+        such file."""
         self.replacing: bool = False
-        """True after an install passed its point of no return: the log must begin at `begins`, whatever it
-        holds."""
+        """True while an install is past its point of no return. Then the log must begin at `begins`, whatever
+        it holds."""
 
     @property
     def manifests(self) -> list[Manifest]:
-        """Manifests of all usable snapshots, by position."""
+        """Manifests of all usable snapshots, sorted by position."""
         return [self._manifests[pos] for pos in sorted(self._manifests)]
 
     def written_ms(self) -> dict[int, int]:
-        """When the snapshots were written (ms, this machine's clock of that time), by position, where
-        known."""
+        """Maps the position of a snapshot to when it was written, in ms of this machine's clock at that time.
+        A position is missing if the time is not known."""
         return {pos: self._written_ms[pos] for pos in self._manifests if pos in self._written_ms}
 
     def has(self, pos: int) -> bool:
-        """Whether there is a snapshot at this pos."""
+        """Whether there is a snapshot at this log position."""
         return pos in self._manifests
 
     def bases(self) -> dict[int, LogBase]:
-        """Positions at which a log may begin."""
+        """Maps each position at which a log may begin (because a snapshot is there) to the base of such a
+        log."""
         return {pos: base_of(manifest) for pos, manifest in self._manifests.items()}
 
     def lowest(self, pos: int) -> Manifest | None:
-        """The first snapshot at or behind `pos`: a log that begins at `pos` is rebuilt with it."""
+        """The first snapshot at `pos` or later. A log that begins at `pos` needs it to restore the state.
+        None if there is none."""
         return next((manifest for manifest in self.manifests if manifest.pos >= pos), None)
 
     async def open(self) -> None:
-        """Find the existing snapshots; OSError, CorruptFile."""
+        """Find the existing snapshots. Raises OSError, or CorruptFile if the file `begins` is damaged."""
         run, files = self._env.workers.run, self._env.files
         said = await run(Lane.DISK, read_file, files, self._begins_file)
         if said is not None:
@@ -123,7 +127,8 @@ class SnapshotCatalog:
         self.begins, self.replacing = pos, replace
 
     async def publish(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
-        """Make a snapshot durable under its name. After an OSError nothing is published."""
+        """Write a snapshot durably and publish it under its name. If this raises OSError, the snapshot does
+        not count as published."""
         run, files = self._env.workers.run, self._env.files
         path = self._path(manifest.pos)
         unfinished = f"{path}{_UNFINISHED}"
@@ -146,8 +151,8 @@ class SnapshotCatalog:
             self._written_ms[manifest.pos] = self._env.wall.now_ms()
 
     async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
-        """Read all parts, checked. None when the snapshot is damaged (then it is removed), gone, or not
-        readable.
+        """Read and check all parts of a snapshot. Returns None if the snapshot is damaged (then it is
+        removed), gone, or not readable.
 
         It waits while too many files are open.
         """
@@ -164,7 +169,8 @@ class SnapshotCatalog:
         return None
 
     async def _tried(self, path: str, job: Callable[[Files, str], T]) -> T | None:
-        """Result of a job that reads the snapshot at `path`; None when it failed `READ_TRIES` times.
+        """Run a job that reads the snapshot at `path`, and return its result. Returns None if the job failed
+        `READ_TRIES` times.
 
         It waits while too many files are open.
         """
@@ -182,18 +188,19 @@ class SnapshotCatalog:
             await asyncio.sleep(RETRY_S)
 
     async def discard(self, manifest: Manifest) -> None:
-        """Remove a snapshot that must not be used any more. If that is not possible now, the next start does
-        it."""
+        """Remove a snapshot that must not be used any more. If it cannot be removed now, the next start
+        removes it."""
         async with self._lock:
             if self._manifests.get(manifest.pos) is manifest:
                 await self._remove(manifest.pos)
 
     async def prune(self, begin_pos: int) -> None:
-        """Remove snapshots before `begin_pos`, which a log that begins there does not need, and thin out
-        those beyond the limit.
+        """Remove the snapshots that are not needed: those before `begin_pos`, and some of the others if there
+        are more than the limit.
 
-        Do not call it while the beginning moves. The snapshot at which, according to the store, its log
-        begins is kept, even if the log does not begin there yet.
+        `begin_pos` must be the position at which the log begins. Do not call this while the beginning of the
+        log moves. The snapshot at which the log begins according to the file `begins` is never removed by the
+        limit, because the log may be about to begin there.
         """
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
@@ -210,7 +217,7 @@ class SnapshotCatalog:
                     self._manifests[pos] = manifest  # it is whole: the next time it goes
 
     async def _remove(self, pos: int) -> bool:
-        """Remove a snapshot; False when a part of it stays because too many files are open."""
+        """Remove a snapshot. Returns False if a part of it stays because too many files are open."""
         del self._manifests[pos]
         self._written_ms.pop(pos, None)
         try:
@@ -226,7 +233,8 @@ class SnapshotCatalog:
         return f"{self.directory}/{segment_name(pos)}"
 
     async def _take_away(self, path: str) -> None:
-        """Remove what exists under this name, if anything, and the rest of an earlier removal."""
+        """Remove what exists at this path, and what an earlier removal has left of it. It is no error if
+        there is nothing."""
         run, files = self._env.workers.run, self._env.files
         going = f"{path}{_UNFINISHED}"
         if await run(Lane.DISK, files.exists, going):
@@ -239,10 +247,11 @@ class SnapshotCatalog:
 
 
 def superfluous(positions: list[int], keep: int) -> list[int]:
-    """Choose snapshots to remove so that at most `keep` remain; never the first or the two newest.
+    """Choose snapshots to remove, so that at most `keep` remain (but at least three). The first one and the
+    two newest are never chosen.
 
-    The one whose neighbours are closest together is removed first. So the remaining ones are spread evenly,
-    and retention finds one near any position.
+    The snapshot whose two neighbours are closest together is removed first. So the snapshots that remain are
+    spread evenly, and retention finds one near any position.
     """
     left = sorted(positions)
     gone = []
@@ -253,12 +262,12 @@ def superfluous(positions: list[int], keep: int) -> list[int]:
 
 
 def base_of(manifest: Manifest) -> LogBase:
-    """The beginning of a log at this snapshot."""
+    """The base of a log that begins at this snapshot."""
     return LogBase(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.store_time_ms)
 
 
 def offer_of(manifest: Manifest) -> Offer:
-    """The offer of this snapshot to a peer."""
+    """The offer by which a leader announces this snapshot to a peer."""
     return Offer(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest)
 
 

@@ -1,14 +1,16 @@
 """The follower's side of an install (safety.md S20).
 
-Pieces are appended to `snapshots/incoming-<index>/stream`. Each is fsynced before it is acknowledged, so that
-the transfer can resume after a crash or with another leader. Then, in this order:
+Pieces are appended to `snapshots/incoming-<index>/stream`. Each piece is fsynced before it is acknowledged,
+so that the transfer can resume after a crash or with another leader. When all pieces are there, these steps
+follow:
 
-1. The stream is checked and published as a snapshot of this store. Until now the old state is untouched.
-2. The file `begins` says `replace`: from here on the old log is discarded, and a start continues with 3.
-3. The log is emptied and begins behind the snapshot; the host is restored.
-4. `begins` is settled, and the leader is notified.
+1. The stream is checked and published as a snapshot of this store. So far the old state is untouched.
+2. The file `begins` says `replace`. From now on the old log no longer counts, and after a restart the node
+   continues with step 3.
+3. The log is emptied and begins after the snapshot. The host restores its state from the snapshot.
+4. The file `begins` no longer says `replace`, and the leader is answered.
 
-Pushes that arrive during 2-4 wait. The node does not vote in the meantime.
+Pushes that arrive during steps 2-4 wait, and the node does not vote in that time.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from dledger.runtime.files import Files
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 MAX_TOTAL = 4 * 1024 * 1024 * 1024
-"""Largest stream of a snapshot in bytes; a larger one is refused."""
+"""Limit, in bytes, of the stream of a snapshot. A larger one is refused."""
 MAX_WAITING = 8
-"""Pieces that may wait while one is written. The leader has one in flight; further ones come from earlier
-leaders."""
+"""Largest number of pieces that wait while one is written. The leader has one piece in flight; further ones
+come from earlier leaders."""
 NO_ROOM_PAUSE_S = 1.0
-"""Seconds before the leader is asked again for a piece for which the disk had no room."""
+"""Seconds after which the leader is asked again for a piece that found no room on the disk."""
 _PREFIX = "incoming-"
 _STREAM = "stream"
 _OFFER = "offer"
@@ -51,7 +53,8 @@ class _Incoming:
 
 
 class InstallReceiver:
-    """Receives installs: `receive` takes pieces, `run` does the work."""
+    """Receives installs from leaders. `receive` accepts pieces, and the task `run` writes them and installs
+    the snapshot."""
 
     def __init__(
         self,
@@ -77,13 +80,13 @@ class InstallReceiver:
         self._wake = asyncio.Event()
         self._deferred: list[tuple[str, Message]] = []
         self.replacing: bool = False
-        """True while the log is being replaced: pushes must be deferred."""
+        """True while the log is being replaced. Meanwhile pushes must be deferred."""
         self.done: int = 0
 
     # Start
 
     async def open(self) -> None:
-        """Find an unfinished transfer; OSError."""
+        """Find an unfinished transfer. Raises OSError."""
         self._incoming = await self._find_incoming()
 
     async def _find_incoming(self) -> _Incoming | None:
@@ -108,11 +111,11 @@ class InstallReceiver:
         self._wake.set()
 
     def defer(self, peer: str, message: Message) -> None:
-        """Keep a push that came while the log is being replaced, to be handled later."""
+        """Keep a push that arrived while the log is being replaced. It is handled afterwards."""
         self._deferred.append((peer, message))
 
     async def run(self) -> None:
-        """Take pieces and install, until cancelled."""
+        """Write pieces, and install complete snapshots, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -159,8 +162,8 @@ class InstallReceiver:
             self._answer(peer, message, 0, Code.INCONSISTENT_STATE)
 
     def _have(self, message: InstallSnapshot) -> bool:
-        """Whether this log already holds the snapshot's entry, or begins behind it: then nothing has to be
-        replaced."""
+        """Whether nothing has to be replaced, because this log already holds the snapshot's entry, or because
+        the entry is committed on this node."""
         return (
             self._log.term_of(message.index) == message.entry_term
             or message.index <= self._replicator.commit_index
@@ -189,8 +192,8 @@ class InstallReceiver:
     # Installing
 
     async def _install(self, peer: str, message: InstallSnapshot, incoming: _Incoming) -> bool:
-        """Check and publish the snapshot, then replace the log. False when the bytes are not those that were
-        announced."""
+        """Check and publish the snapshot, then replace the log. Returns False if the received bytes are not
+        the announced snapshot."""
         run, files = self._env.workers.run, self._env.files
         offer = incoming.offer
         found = await run(Lane.DISK, _read_stream, files, f"{incoming.directory}/{_STREAM}", offer)
@@ -208,8 +211,9 @@ class InstallReceiver:
         return True
 
     async def _say_begins(self, pos: int, *, replace: bool = False) -> None:
-        """Record where the log begins, and wait for room as long as it takes. There is no way back, because
-        the record may already be on the disk. A prepared segment is removed to make room."""
+        """Record where the log begins. If the disk has no room, this waits for as long as it takes, because
+        the record may already be on the disk and cannot be taken back. A prepared segment is removed to make
+        room."""
         said = False
         while True:
             try:
@@ -269,7 +273,7 @@ def _append_synced(files: Files, path: str, data: bytes, at: int) -> None:
 
 
 def _read_incoming(files: Files, directory: str) -> _Incoming | None:
-    """Read an unfinished transfer; None when it cannot be resumed."""
+    """Read an unfinished transfer. Returns None if it cannot be resumed."""
     try:
         data = read_file(files, f"{directory}/{_OFFER}")
         fields = None if data is None else decode_json(data)

@@ -1,8 +1,10 @@
-"""Carries out retention: checks the disk and the clock at intervals, and moves the beginning of the log.
+"""Carries out retention. At intervals it checks the disk and the clock, and then moves the beginning of the
+log if old segments may be removed.
 
-The order is this. First the store records durably where the log will begin, so that an audit does not miss
-removed entries. Then the host is notified; it refuses readers of older positions and removes what it derived.
-Then segments are removed from the oldest on, and last index files and snapshots that are no longer needed.
+First the store records durably where the log will begin, so that an audit does not take removed entries for
+lost ones. Then the host is notified. It refuses readers of older positions, and removes the data that it
+derived from older entries. Then segments are removed, the oldest first. Index files and snapshots that are no
+longer needed are removed last.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 ASKED_TIMEOUT_S = 60.0
-"""Seconds for which an operator's request to delete is retried (a reader or a peer may be in the way)."""
+"""Seconds for which an operator's request to delete entries is retried. A reader or a peer may be in the way
+at first."""
 
 
 class Retainer:
-    """Retention of one node."""
+    """Retention on one node: removes old segments as the settings and operators ask."""
 
     def __init__(self, context: NodeContext, applier: Applier, catalog: SnapshotCatalog) -> None:
         self._env = context.env
@@ -40,10 +43,10 @@ class Retainer:
         self._asked_until = 0.0
         self._unfinished = False
         self.used_ratio: float = 0.0
-        """Share of the file system in use at the last round."""
+        """Share (0 to 1) of the file system that was in use at the last check."""
         self.removals: int = 0
         self.now_ms: Callable[[], int] = self._env.wall.now_ms
-        """The clock for the ages of segments."""
+        """The clock by which the ages of segments are computed. It returns ms."""
 
     def retune(self, settings: RetentionSettings) -> None:
         """Use other settings from now on."""
@@ -52,23 +55,25 @@ class Retainer:
             self._wake.set()
 
     def delete_before(self, index: int) -> None:
-        """An operator wants entries below `index` removed, as far as whole segments and snapshots allow."""
+        """Note that an operator wants entries below `index` removed. Only whole segments that end at a
+        snapshot can be removed."""
         self._asked = index
         self._asked_until = asyncio.get_running_loop().time() + ASKED_TIMEOUT_S
         self._wake.set()
 
     def delete_expired(self) -> None:
-        """An operator wants expired segments removed now, at whatever hour."""
+        """Note that an operator wants expired segments removed now, whatever the hour is."""
         self._any_hour = True
         self._wake.set()
 
     def wake(self) -> None:
-        """Check again, because something that retention waited for may have happened."""
+        """Check again if an operator's request to delete entries waits, because what was in its way may be
+        gone."""
         if self._asked is not None:
             self._wake.set()
 
     async def run(self) -> None:
-        """Run round after round, until cancelled."""
+        """Call `round` at intervals and when it is woken, until the task is cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.interval_s):

@@ -1,7 +1,8 @@
-"""The leader's side of an install: pieces of a snapshot's stream for a peer that is behind the log.
+"""The leader's side of an install. A leader sends a snapshot, piece by piece, to a peer that needs entries
+before the beginning of the leader's log.
 
 The whole stream is read once, checked, and kept in memory as long as some peer needs it. The peer asks for
-one piece after another, so one is in flight at a time.
+one piece after another, so only one piece is in flight at a time.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ class InstallSender:
         self.bytes: int = 0
 
     def offer(self) -> Offer | None:
-        """The snapshot at the log's beginning, or the next one that is usable."""
+        """The snapshot to send: the one at the beginning of the log, or else the next usable one. None if
+        there is none."""
         manifest = self._catalog.lowest(self._log.begin_pos)
         return None if manifest is None or manifest.index < 0 else offer_of(manifest)
 
     def send_install(self, leader: LeaderReplication, effect: SendInstall) -> None:
-        """Send a piece now, or as soon as the snapshot has been read."""
+        """Send a piece of a snapshot now, or as soon as the snapshot has been read."""
         hello = self._peers.hellos.get(effect.peer)
         if hello is not None and hello.protocol_max < PROTOCOL_WITH_INSTALL:
             self._complain(
@@ -72,25 +74,25 @@ class InstallSender:
         )
 
     def forget(self) -> None:
-        """Leadership ended: drop the pieces that wait to be sent."""
+        """Drop the pieces that wait to be sent. Called when the leadership has ended."""
         self._waiting.clear()
         self._loaded = None
 
     def on_response(self, peer: str, message: InstallResponse) -> None:
-        """Handle an answer of a peer in the term of this leader."""
+        """Handle a peer's answer to a piece, in the term of this leader."""
         leader = self._replicator.leader
         if leader is not None:
             self._replicator.perform(leader.install_response(peer, message))
             self.forget_if_idle(leader)
 
     def forget_if_idle(self, leader: LeaderReplication) -> None:
-        """A peer has everything that it needed, or is gone: drop the stream in memory unless another peer
-        needs it."""
+        """Drop the stream in memory unless a peer still needs it. Called when a peer has everything or is
+        gone."""
         if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
             self._loaded = None
 
     async def run(self) -> None:
-        """Read snapshots for peers, until cancelled."""
+        """Read the snapshots that peers need and send pieces of them, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,4 +1,4 @@
-"""Snapshots, installs and retention of one node, put together."""
+"""Snapshots, installs and retention of one node, put together for the node."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ADVICE = "delete this node's store directory and restart it to refill it from i
 
 
 class Snapshots:
-    """The snapshots of one node. Call `open` before the log is opened, `start_host` after it; run `tasks`
-    with the node."""
+    """The snapshots of one node. Call `open` before the log is opened and `start_host` after that. Run
+    `tasks` as long as the node runs."""
 
     def __init__(
         self, context: NodeContext, applier: Applier, install_begins: Callable[[], None], events: NodeEvents
@@ -47,7 +47,7 @@ class Snapshots:
     # Start
 
     async def open(self) -> None:
-        """Find the snapshots of the store. NodeFailed, OSError."""
+        """Find the snapshots of the store. Raises OSError, or NodeFailed if the store cannot be used."""
         catalog = self.catalog
         try:
             await catalog.open()
@@ -64,8 +64,8 @@ class Snapshots:
             )
 
     async def start_host(self, applied: int) -> int:
-        """Call after `Host.open`: give the host the state before the beginning of the log. Return the index
-        that it holds then."""
+        """Give the host the state before the beginning of the log, and return the index up to which the host
+        then holds the state. Call it after `Host.open`."""
         log, catalog = self._log, self.catalog
         for manifest in catalog.manifests:
             if not self._fits(manifest):
@@ -99,7 +99,8 @@ class Snapshots:
         )
 
     def base_config(self) -> tuple[int, bytes] | None:
-        """Index and configuration of the point where the log begins, if a snapshot has it (S19)."""
+        """Index and configuration from the snapshot at which the log begins (S19). None if the log begins
+        with the first entry, or no snapshot has the configuration."""
         begins = self._log.begin_pos
         fitting = (one for one in self.catalog.manifests if one.pos >= begins and self._fits(one))
         manifest = next(fitting, None)
@@ -108,15 +109,15 @@ class Snapshots:
         return manifest.index, manifest.config
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Whether the log reaches the snapshot. A snapshot that was received for an install is ahead of the
-        log until the install is done."""
+        """Whether the log reaches the snapshot. The snapshot of an install that is not done yet is ahead of
+        the log."""
         log = self._log
         return manifest.index <= log.last_index and log.term_of(manifest.index) in (manifest.term, None)
 
     # Work
 
     def tasks(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Tasks to run with the node, by name."""
+        """The tasks to run with the node, as (name, coroutine)."""
         return [
             ("snapshots", self.boundary.run()),
             ("install-send", self.sender.run()),
@@ -125,14 +126,15 @@ class Snapshots:
         ]
 
     def receive(self, peer: str, message: InstallSnapshot | InstallResponse) -> None:
-        """Handle a message of the current term."""
+        """Handle a message of an install in the current term."""
         if isinstance(message, InstallSnapshot):
             self.receiver.receive(peer, message)
         else:
             self.sender.on_response(peer, message)
 
     def defers(self, peer: str, message: Message) -> bool:
-        """Whether a push has to wait because the log is being replaced; then it is handled later."""
+        """Whether a push has to wait because the log is being replaced. If so, the push is kept, and handled
+        afterwards."""
         if self.receiver.replacing:
             self.receiver.defer(peer, message)
         return self.receiver.replacing
