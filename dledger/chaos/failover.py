@@ -11,8 +11,8 @@ the stop caused.
 Without `--stop` the delays of the nodes' event loops are judged, too (`chaos.lateness`).
 
 For the slowest rounds the report shows the log lines of the other nodes, in milliseconds since the kill. It
-also shows when the kernel had ended the killed process. The kernel closes no connection of a process before
-the last of its threads has ended, and a thread that waits for an fsync cannot end.
+also shows when the kernel had ended the killed process. This matters because the kernel closes no connection
+of a process before the last thread of the process has ended, and a thread that waits for an fsync cannot end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LOAD_TOPIC = "Load"
 LIMIT_S = 30.0
 """Longest time of one failover, in seconds. A longer failover ends the run."""
 STOPPED_S = 10.0
-"""How long a stopped leader stays stopped."""
+"""How long a stopped leader stays stopped, in seconds."""
 SETTLE_S = 2.0
 """How long to wait after a stopped leader was continued, before terms are compared, in seconds."""
 LOAD_LEAD_S = 1.0
@@ -65,7 +65,7 @@ MAX_TERMS = 3
 """Largest number of terms that one stopped leader may cause. A split vote is allowed; more terms count as an
 election storm."""
 SLOWEST = 5
-"""Rounds for which the report shows the log lines."""
+"""How many of the slowest rounds the report shows with log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
 """Maps each mode to the promised median and the promised p99 in milliseconds."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
@@ -74,13 +74,13 @@ _BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 10
 
 @dataclass
 class Round:
-    """One round: one failover. Times are in milliseconds since the kill."""
+    """The result of one round, which is one failover. Times are in milliseconds since the kill."""
 
     number: int
     node: str
     ms: float
     sent_ms: float
-    """When the first acknowledged message was first sent."""
+    """When the message was first sent whose acknowledgement ended the failover."""
     tries: int
     ended_ms: float | None = None
     """When the kernel had ended the killed process. None if the process was only stopped, or outside
@@ -338,7 +338,7 @@ def log_path(group: LocalCluster, node: str) -> Path:
 
 
 class _Tail:
-    """The lines that a node writes to its log from now on."""
+    """The lines that a node writes to its log after this object was made."""
 
     def __init__(self, group: LocalCluster, node: str) -> None:
         self.node = node
@@ -382,7 +382,8 @@ class End:
 
 
 def _ends(rounds: Sequence[Round]) -> dict[str, float]:
-    """How long the kernel took to end the killed processes, and how long the failovers took after that."""
+    """Figures of how long the kernel took to end the killed processes, and of how long the failovers took
+    after that."""
     ended = sorted(done.ended_ms for done in rounds if done.ended_ms is not None)
     after = sorted(done.ms - done.ended_ms for done in rounds if done.ended_ms is not None)
     if not ended:
@@ -418,8 +419,8 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def histogram(times: Sequence[float]) -> dict[str, int]:
-    """Count the times (in milliseconds) of each bucket. A bucket holds times up to its own bound, and above
-    the bound of the bucket before it."""
+    """Count the times (in milliseconds) in each bucket. A bucket has an upper bound; it holds the times up to
+    this bound that are above the bound of the bucket before it."""
     counts: dict[str, int] = {}
     low = 0.0
     for high in _BUCKETS_MS:

@@ -1,4 +1,5 @@
-"""The clock of failovers: a closed loop of small sends over raw sockets, in a process of its own.
+"""The probe that measures failovers. It sends small messages in a closed loop over raw sockets, in a process
+of its own.
 
     python -m dledger.chaos.failover_clock TOPIC ADDRESS ADDRESS ADDRESS
 
@@ -9,7 +10,8 @@ acknowledgement the loop waits 5 ms. Commands on standard input, one line each:
 * `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was
   first sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.
 * `gap T`: the longest time without an acknowledgement between T and now, in seconds: `gap`.
-* `count`: acknowledged messages and distinct places in the queue so far (equal, unless a message is lost).
+* `count`: how many messages were acknowledged so far, and at how many different queue offsets. The two
+  numbers are equal, unless a message is lost.
 
 The process ends when standard input is closed.
 """
@@ -194,7 +196,7 @@ class Probe:
             self._tell()
 
     def _tell(self) -> None:
-        """Answer the command `since`, if a message that was first sent after its time is acknowledged."""
+        """Answer the command `since T`, if a message that was first sent after T is acknowledged."""
         since = self._since
         if since is None:
             return

@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     pos: int
     size: int
     channel: int = 0
-    """Number that the kind of the entry and its batch count give together."""
+    """Number that combines the kind of the entry and its batch count."""
 
 
 # One node, one instant.
@@ -86,8 +86,8 @@ def last_term_within_term(node: NodeState) -> bool:
 
 
 def log_joins_commit(node: NodeState) -> bool:
-    """The log that is left begins where the retired part ends: no committed entry is missing between the two.
-    """
+    """The log begins where the part that retention removed ends: no committed entry is missing between the
+    two."""
     return node.first_index <= node.commit_index + 1 or node.last_index < node.first_index
 
 
@@ -165,8 +165,8 @@ STEP: tuple[Callable[[NodeState, NodeState], bool], ...] = (
 
 
 def check_step(before: NodeState, after: NodeState) -> None:
-    """Check all invariants of a change of one node between two starts of its process. Raises
-    InvariantViolated for the first that does not hold."""
+    """Check all invariants of a change of one node from state `before` to state `after`. The node must not
+    have been started again between the two. Raises InvariantViolated for the first that does not hold."""
     if (before.name, before.life) != (after.name, after.life):
         raise ValueError("two lives of a node have no step between them: use Cluster.started")
     for holds in STEP:
@@ -180,8 +180,8 @@ def check_step(before: NodeState, after: NodeState) -> None:
 class Cluster:
     """The history of the whole group so far, and the checks of each new event against it.
 
-    A *store* is one node's directory. A node whose disk was wiped gets another store. The methods for events
-    record the event; they raise InvariantViolated if it contradicts the history.
+    A *store* is one node's directory. A node whose disk was wiped gets another store. Each method for an
+    event records the event, and raises InvariantViolated if the event contradicts the history.
     """
 
     def __init__(self) -> None:
@@ -195,10 +195,10 @@ class Cluster:
         """Maps an index to its entry, for all entries that a node regarded as committed."""
         self.commit_index: int = -1
         self.announced: dict[str, int] = {}
-        """Maps a store to the highest term that it used in a message."""
+        """Maps a store to the highest term that the store used in a message."""
         self.promised: dict[str, tuple[int, Entry]] = {}
-        """Maps a store to the last entry that it acknowledged as durable and has not removed since, with the
-        index of the entry."""
+        """Maps a store to (index, entry) of the last entry that the store acknowledged as durable and has not
+        removed since."""
         self.forgotten: dict[str, int] = {}
         """Maps a store that lost acknowledged entries to the group's commit index when the store was opened
         again."""
@@ -206,11 +206,12 @@ class Cluster:
         """Maps the name of an invariant to how often it was checked."""
 
     def count(self, name: str, times: int = 1) -> None:
-        """Add to how often an invariant was checked."""
+        """Count that an invariant was checked so many times."""
         self.checks[name] = self.checks.get(name, 0) + times
 
     def elected(self, store: str, term: int, log: dict[int, Entry]) -> None:
-        """Record and check that a store was elected in a term with this log."""
+        """Note that a store was elected leader of a term with this log. Checks that the term has no other
+        leader, and that the log has the last entry that was committed in an earlier term."""
         # Election Safety: at most one leader per term; and who lost a term does not lead it again.
         self.count("one leader per term")
         other = self.leaders.get(term)
@@ -227,7 +228,8 @@ class Cluster:
             )
 
     def serves(self, store: str, term: int, applied_index: int, log: dict[int, Entry]) -> None:
-        """Record and check that a leader begins to serve."""
+        """Note that a leader begins to serve clients. Checks that the last applied entry is of the leader's
+        own term."""
         # It serves when an entry of its own term is committed and applied (architecture rule 6): only then
         # does it know what was committed before.
         self.count("the term is open before it is served")
@@ -236,7 +238,8 @@ class Cluster:
             raise InvariantViolated(f"{store} serves term {term}, but applied {applied_index}: {entry}")
 
     def voted(self, store: str, term: int, candidate: str, log: dict[int, Entry]) -> None:
-        """Record and check that a node sent a vote for `candidate`."""
+        """Note that a node sent a vote for `candidate`. Checks that it gave no other vote in this term. If
+        its store had lost acknowledged entries, checks that it has got them back."""
         # Who lost what it had acknowledged gives no vote before it holds what was committed then (S3).
         index = self.forgotten.get(store)
         if index is not None:
@@ -256,8 +259,11 @@ class Cluster:
             self.announced[store] = term
 
     def started(self, store: str, term: int, log: dict[int, Entry], excused: bool) -> None:
-        """Record and check that a node opened its store. `excused` says that the node's disk failed, so the
-        store may lack something that the node had acknowledged."""
+        """Note that a node opened its store. Checks that its term is not lower than a term that it used in a
+        message, and that the store still has the last entry that it had acknowledged as durable.
+
+        `excused` says that the node's disk failed, so the acknowledged entry may be missing.
+        """
         # The term survives a crash: whoever said "term 7" never comes back in term 6.
         self.count("term survives a crash")
         if term < self.announced.get(store, -1):
@@ -288,7 +294,8 @@ class Cluster:
             )
 
     def appended(self, store: str, index: int, entry: Entry) -> None:
-        """Record and check that an entry was added to a log."""
+        """Note that an entry was added to a log. Checks that its chain value is that of every other entry
+        with this index and term."""
         # Log Matching: one term has one entry at an index, and the same ones before it.
         self.count("log matching")
         chain = self.chains.setdefault((index, entry.term), entry.chain)
@@ -298,8 +305,9 @@ class Cluster:
             )
 
     def dated(self, store: str, index: int, store_time_ms: int, before_ms: int) -> None:
-        """Check the store time of an entry that was added to a log. `store_time_ms` is the time of its
-        record, and `before_ms` the time of the record before it. -1 means that a record has no store time."""
+        """Check that the store time of an entry that was added to a log does not go back. `store_time_ms` is
+        the time of its record, and `before_ms` the time of the record before it. -1 means that a record has
+        no store time."""
         # Store time never goes back in a log (safety.md S15): retention goes by it.
         self.count("store time never goes back")
         if 0 <= store_time_ms < before_ms:
@@ -308,7 +316,7 @@ class Cluster:
             )
 
     def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:
-        """Record and check that a node removes its entries from `index` on."""
+        """Note that a node removes its entries from `index` on. Checks that they are not committed."""
         # Nothing committed is ever cut, whether the node knows of the commit or not.
         self.count("nothing committed is cut")
         entry = log.get(index)
@@ -322,7 +330,8 @@ class Cluster:
                 del self.promised[store]
 
     def commits(self, store: str, first: int, last: int, log: dict[int, Entry]) -> None:
-        """Record and check that a node regards the entries `first..last` as committed."""
+        """Note that a node regards the entries `first..last` as committed. Checks that it has them, and that
+        no other entry was committed at one of these indexes."""
         # State Machine Safety: no two nodes commit different entries at one index.
         for index in range(first, last + 1):
             self.count("state machine safety")
@@ -338,8 +347,8 @@ class Cluster:
     def leader_commits(
         self, store: str, term: int, index: int, log: dict[int, Entry], durable: int, voters: int
     ) -> None:
-        """Check that a leader may move its commit index to `index`. Of the `voters` members with a vote,
-        `durable` have the entry on their disks."""
+        """Check that a leader may move its commit index to `index`: the entry must be of its own term, and
+        durable on a majority. `durable` of the `voters` members with a vote have the entry on their disks."""
         # Only entries of the leader's own term are committed by counting (Raft 5.4.2, figure 8).
         self.count("no old term committed by counting")
         entry = log.get(index)
@@ -355,8 +364,8 @@ class Cluster:
             )
 
     def promises(self, store: str, index: int, log: dict[int, Entry], durable: bool) -> None:
-        """Record and check that a node acknowledges everything up to `index` as durable. `durable` says
-        whether its disk really has all of it."""
+        """Note that a node acknowledges everything up to `index` as durable. Raises InvariantViolated if its
+        disk does not have all of it (`durable` is false)."""
         # An acknowledgement is given for what is on the disk, not for what was handed to it.
         self.count("acknowledged is durable")
         if not durable:

@@ -1,10 +1,10 @@
 """Records how late the event loops of a group's nodes were, and says which delays are too long.
 
-If a leader's loop is late by the shortest election time-out, the leader is voted out. The limit is a third of
-that time. A delay above the limit is excused if the loop was ready to run and other programs had the cores
-(`waited_for_core_ms` in the log of a node, on Linux). For that, the rest of the delay, which the node itself
-caused, must be below half of the limit. A delay of a whole election time-out is never excused, because it
-costs the group its leader, whichever program had the cores.
+If a leader's loop is late by as much as the shortest election time-out, the leader is voted out. The limit is
+a third of that time. A delay above the limit is excused if the loop was ready to run and other programs had
+the cores (`waited_for_core_ms` in the log of a node, on Linux). For that, the rest of the delay, which the
+node itself caused, must be below half of the limit. A delay of a whole election time-out is never excused,
+because it costs the group its leader, whichever program had the cores.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Lateness:
             self.note(Delay(float(state["loop_lag_ms_max"]), float(state["loop_lag_ms_max_waited"])))
 
     def read_log(self, text: str) -> None:
-        """Note the delays above 100 ms that a node wrote to its log. They include those of a node that ended
-        before its `/health` was read, and those that are shorter than the longest one."""
+        """Note the delays above 100 ms that a node wrote to its log. The log also has delays that `/health`
+        did not show: those of a node that ended before, and those that are shorter than the longest one."""
         for ms, waited_ms in _LATE.findall(text):
             self.note(Delay(float(ms), float(waited_ms)))
 

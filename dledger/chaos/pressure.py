@@ -1,5 +1,5 @@
-"""Load from a process of its own, which can be turned on and off. While it is on, as many messages are in
-flight as the window allows.
+"""A process that sends messages as load. The load can be turned on and off. While it is on, as many messages
+are in flight as the window allows.
 
     python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 

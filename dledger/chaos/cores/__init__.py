@@ -1,5 +1,5 @@
-"""A group of pure cores: electors and replication that exchange messages through a bag, over lists instead of
-logs.
+"""A simulated group of pure cores. Its electors and replications exchange messages through a bag, and work on
+lists instead of logs.
 
 A pure core is election or replication code without an event loop, a disk or a clock. The bag holds the
 messages in flight, and a list stands for each log. Time is a number that the caller moves. A message is

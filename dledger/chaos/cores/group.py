@@ -1,4 +1,5 @@
-"""The members, the messages between them, and the promises that were made so far; see the package."""
+"""A group of pure cores: the members, the messages between them, and what was promised so far (see the
+package)."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ Push = Compare | Truncate | Append | Commit
 
 
 class PromiseBroken(AssertionError):
-    """The group did something that Raft forbids."""
+    """Raised when the group does something that Raft forbids."""
 
 
 class FixedChance:
-    """A source of chance without chance. The number that it returns always lies at the same share (0 to 1) of
-    the way between the bounds."""
+    """A stand-in for a random generator that returns fixed numbers. Each number lies at the same share (0 to
+    1) of the way between the bounds."""
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -101,7 +102,8 @@ class CoreNode:
 
 
 class CoreGroup:
-    """The members, the messages between them, and the promises that were made so far."""
+    """A group of pure cores: the members, the messages between them, and what was promised so far (leaders,
+    votes, committed entries)."""
 
     def __init__(
         self,
@@ -172,8 +174,8 @@ class CoreGroup:
             self._link_changed(other, name)
 
     def synced(self, name: str) -> None:
-        """End the save and the fsync that this member's disk is busy with: what they write becomes durable.
-        """
+        """Let this member's disk complete its work: the state that is being saved, and all entries of the
+        log, become durable."""
         node = self.nodes[name]
         if node.saving is not None:
             state, rest, since = node.saving
@@ -248,7 +250,8 @@ class CoreGroup:
             self._link_changed(self.nodes[source], target)
 
     def deliver(self, envelope: Envelope) -> None:
-        """Take one message out of the bag and deliver it. The message is lost if its direction is cut."""
+        """Take one message out of the bag and deliver it. The message is lost if its direction is cut or its
+        target does not run."""
         self.bag.remove(envelope)
         target = self.nodes[envelope.target]
         if target.elector is None or (envelope.source, envelope.target) in self.cuts:
@@ -498,7 +501,7 @@ class CoreGroup:
     # Promises
 
     def committed_texts(self) -> list[str]:
-        """The texts of all entries that any member ever committed, by index."""
+        """The texts of all entries that any member ever committed, in the order of their indexes."""
         return [str(self._committed[index]) for index in sorted(self._committed)]
 
     def _commit_to(self, node: CoreNode, index: int) -> None:

@@ -34,7 +34,7 @@ class Envelope:
 
 
 def describe(message: Message) -> str:
-    """One line about a message, with the fields that matter to the exchange."""
+    """One line of text about a message, with the fields that matter for elections and replication."""
     name = type(message).__name__
     if isinstance(message, VoteRequest):
         flags = " pre" * message.pre + " transfer" * message.transfer

@@ -1,8 +1,8 @@
-"""Deterministic simulation: unchanged asyncio programs run under virtual time, and one seed decides every
-run.
+"""Deterministic simulation: unchanged asyncio programs run under virtual time, and a seed decides everything
+that happens.
 
-Start with `World` (world.py). `env.py` shows how the interfaces of `dledger/runtime/`, through which a
-program reaches clock, files, network and threads, are built on it.
+Start with `World` (world.py). A program reaches clock, files, network and threads through the interfaces of
+`dledger/runtime/`; `env.py` shows how the simulator implements them.
 """
 
 from dledger.chaos.machine.guard import Guard, OutsideWorldError

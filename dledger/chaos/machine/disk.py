@@ -1,5 +1,5 @@
-"""A disk with a page cache. Each file and directory has a volatile state, a durable state, and the operations
-between them in order.
+"""A disk with a page cache. Each file and directory has a volatile state, a durable state, and a list of the
+operations that lead from the durable to the volatile state.
 
 * A write changes the volatile content and is pending until an fsync of the file makes it durable.
 * A created, renamed or removed name is pending until its directory is synced; a rename is one operation on
@@ -86,7 +86,7 @@ class Disk(DiskFaults):
     # -- names --------------------------------------------------------------------------------------
 
     def split(self, path: str) -> tuple[str, str]:
-        """The normalised path of the parent directory, and the last component of the path."""
+        """Split a path. Returns the normalised path of the parent directory, and the last component."""
         parent, name = posixpath.split(absolute(path))
         return parent, name
 
@@ -210,7 +210,8 @@ class Disk(DiskFaults):
         self._name_ops = rest[::-1]
 
     def power_cut(self, mode: str = "prefix") -> tuple[int, int]:
-        """Forget pending operations. Returns how many file operations and name operations were lost."""
+        """Simulate a power cut: forget the pending operations, except those that survive in this `mode` (see
+        `Faults.power_cut`). Returns how many file operations and how many name operations were lost."""
         if mode not in MODES:
             raise ValueError(f"{mode}: not one of {', '.join(MODES)}")
         kept = self._torn_names() if mode == "torn" else self._name_ops[: self._first_names(mode)]

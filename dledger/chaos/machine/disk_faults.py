@@ -1,7 +1,7 @@
 """Faults of a disk: what the simulated disk `node.disk` can be told to do wrong.
 
 Each fault that happens writes one line of kind `fault` to the trace, and is counted in `world.faults`. A
-fault that waits for an operation writes a line of kind `arm` when it is ordered.
+fault that has to wait for an operation writes a line of kind `arm` when it is requested.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DiskFaults:
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
 
     def used(self) -> int:
-        """Bytes in all files."""
+        """Bytes that all files use."""
         raise NotImplementedError
 
     def _ask(self) -> None:
@@ -138,7 +138,7 @@ class DiskFaults:
 
     def mend(self) -> None:
         """End the faults of this disk: the limit of room, armed failures, slowness, hanging and the shortage
-        of memory. Rot stays."""
+        of memory. Damaged content (rot) stays damaged."""
         self.resume()
         if self.slowness != 1:
             self.slow(1)
@@ -177,8 +177,8 @@ class DiskFaults:
             raise self.full(path)
 
     def failure(self, operation: str, path: str) -> OSError | None:
-        """The error with which this operation has to fail, or None if it succeeds. An error uses up one of
-        the failures that `fail` ordered."""
+        """The error with which this operation has to fail, or None if it succeeds. Each error uses up one of
+        the failures that were requested with `fail`."""
         for rule in self._failures:
             if rule.operation == operation and _below(path, rule.path):
                 rule.left -= 1
@@ -192,7 +192,7 @@ class DiskFaults:
         return None
 
     def check(self, operation: str, path: str) -> None:
-        """Raises the OSError that `fail` ordered, if this operation has to fail."""
+        """Raises the OSError that was requested with `fail`, if this operation has to fail."""
         if self._failures and (error := self.failure(operation, path)) is not None:
             raise error
 

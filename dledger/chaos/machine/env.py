@@ -60,7 +60,7 @@ class SimLog:
         self._emit("error", event, fields)
 
     def child(self, name: str) -> SimLog:
-        """This log under a longer name."""
+        """A log like this one, whose name is extended by `name`."""
         return SimLog(self._process, f"{self._name}.{name}" if self._name else name)
 
 

@@ -273,7 +273,8 @@ class SimFiles:
             self.against_the_rules(f"{operation} {path}: on the event loop, not in a worker (S8)")
 
     def reads(self, path: str) -> None:
-        """Called before content is read. Raises OSError if `disk.fail` ordered that this read fails."""
+        """Called before content is read. Raises OSError if a failure of this read was requested with
+        `disk.fail`."""
         job = self._world.job
         if job is not None:
             job.touched = True
@@ -283,14 +284,14 @@ class SimFiles:
             self.disk.check("read", path)
 
     def wrote(self, inode: Inode, op: FileOp, before: bytes) -> None:
-        """Note a write of the running job: a kill while the job runs may tear it."""
+        """Note a write of the running job. If the process is killed while the job runs, the write may be cut
+        off."""
         job = self._world.job
         if job is not None:
             job.writes.append((inode, op, before, len(job.commits)))
 
     def dies_in_write(self, path: str) -> bool:
-        """Whether the process has to be killed in the middle of this write. If so, this method has just
-        killed it."""
+        """Whether the process has to be killed in the middle of this write. If so, this method kills it."""
         below = self._process.dies_below
         if below is None or below not in path or not self.alive:
             return False
@@ -330,7 +331,8 @@ class SimFiles:
             self._world.job.commits.append(action)
 
     def killed(self) -> None:
-        """The process was killed. The page cache stays; the mappings of the dead process are released."""
+        """Clean up after the process was killed. The page cache stays; the mappings of the dead process are
+        released."""
         for file in self.mapped:
             file.unmap()
         self.mapped.clear()
@@ -367,7 +369,8 @@ class SimFiles:
         return len(self.disk.inode(path).content)
 
     def stamp(self, path: str) -> None:
-        """Returns None, because simulated processes do not use stamps. Raises FileNotFoundError."""
+        """Returns None, because simulated processes do not use stamps. Raises FileNotFoundError if the file
+        does not exist."""
         self.disk.inode(path)
 
     def listdir(self, path: str) -> list[str]:

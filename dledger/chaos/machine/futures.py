@@ -69,8 +69,8 @@ class SimHandle(asyncio.Handle):
 
 
 new_handle: Callable[[type[SimHandle]], Any] = SimHandle.__new__
-"""Makes a handle whose fields the caller fills in. Calling the constructor would take a third of the time of
-`call_soon`."""
+"""Makes a `SimHandle` whose fields the caller fills in. Calling the constructor would take a third of the
+time of `call_soon`."""
 
 
 class SimTimer(asyncio.TimerHandle):

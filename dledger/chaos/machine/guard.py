@@ -1,5 +1,5 @@
-"""The guard makes real time, random numbers, threads, sockets and files errors for code inside a simulated
-node.
+"""The guard. It raises an error when code inside a simulated node uses real time, real random numbers,
+threads, sockets or files.
 
 While the guard is installed, functions of the standard library are replaced by functions that check. Outside
 of a node's turn they behave as usual. The guard cannot see names that were imported before it was installed

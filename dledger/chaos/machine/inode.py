@@ -170,7 +170,7 @@ class Inode:
         return -(-end // BLOCK) <= self._blocks
 
     def lacks_room(self, end: int) -> int:
-        """Bytes that new blocks need until everything below `end` has blocks."""
+        """How many bytes of new blocks are needed so that everything below `end` has blocks."""
         count = -(-end // BLOCK)
         further = sum(1 for block in self._further_blocks if block < count)
         return max(0, count - self._blocks - further) * BLOCK
@@ -206,7 +206,8 @@ class Inode:
     # -- durability ----------------------------------------------------------------------------------
 
     def commit(self, mark: int) -> None:
-        """Make operations durable: the first `mark` operations of this file, counted from its creation."""
+        """Make the first `mark` operations of this file durable. They are counted from the creation of the
+        file, or from the last power cut."""
         count = len(self.pending) - (self.written - mark)
         for _ in range(count):
             self.durable = apply_op(self.durable, self.pending.popleft())
@@ -280,7 +281,7 @@ class Inode:
 
 
 def page_ends(offset: int, length: int) -> list[int]:
-    """How many bytes of a write can be done when a kill interrupts it. The kernel looks for a kill between
+    """How many bytes of a write may be written when a kill interrupts it. The kernel looks for a kill between
     two pages, so there is one number for each page boundary within the write."""
     return [page * _PAGE - offset for page in _pages(offset, length)[1:]]
 
@@ -290,7 +291,7 @@ def _pages(offset: int, length: int) -> range:
 
 
 def surviving(count: int, mode: str, rng: random.Random) -> int:
-    """How many pending operations survive a power cut: so many from the beginning of their order."""
+    """How many of the `count` pending operations survive a power cut. They are the first ones in order."""
     if mode == "none" or not count:
         return 0
     return count if mode == "all" else rng.randint(0, count)

@@ -71,7 +71,7 @@ class Link:
                 flow.hurry()
 
     def extra_ns(self, flow: Flow, now: int, payload: object, random: Callable[[], float]) -> int:
-        """How long, in ns, a packet that is sent now takes in addition to the latency."""
+        """How much longer than the latency a packet takes that is sent now, in ns."""
         extra = 0
         if self._ns_per_byte:
             self._narrowed[flow] = None

@@ -1,4 +1,4 @@
-"""An asyncio event loop that runs in virtual time: one object per process incarnation.
+"""An asyncio event loop that runs in virtual time. Each run of a process has an object of its own.
 
 The world (world.py) owns one heap of events and calls `turn` when this loop has something to do. A turn does
 what `BaseEventLoop._run_once` does. It handles ready sockets first, then due timers, then every callback that
@@ -6,7 +6,7 @@ is ready *now*, first in, first out. Callbacks that become ready during the turn
 During the turn this loop is *the running loop*, so tasks, TaskGroup, timeouts, queues and streams of the
 standard library run unmodified, and `get_running_loop()` is the identity of the node.
 
-Time: world time is an integer of nanoseconds. Each callback moves the process's own time (`now_ns`) forward
+World time is an integer number of nanoseconds. Each callback moves the process's own time (`now_ns`) forward
 by its processor cost. The process is busy until that time, whatever arrives, and its packets leave at that
 time. So a turn runs a little ahead of the world, but its effects always lie in the world's future.
 
@@ -105,8 +105,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._wake = None
 
     def clock_changed(self) -> None:
-        """Recompute when timers are due, because the machine's clock was changed. A timer keeps its time on
-        that clock, which now means another world time."""
+        """Compute anew when timers are due, because the machine's clock was changed. A timer stays due at the
+        same time of that clock, which now is another world time."""
         now = self.now_ns()
         self._timers = [(max(self._due(timer.when()), now), key, timer) for _, key, timer in self._timers]
         heapq.heapify(self._timers)
@@ -152,7 +152,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Works like `call_soon`. No other thread ever runs at the same time."""
+        """Works like `call_soon`, because no other thread ever runs at the same time."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -205,7 +205,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self.wake(self.world.now)
 
     def wake(self, when: int) -> None:
-        """Schedule a turn at world time `when`, or later as soon as the process is no longer busy."""
+        """Schedule a turn at world time `when`. If the process is still busy then, the turn begins as soon as
+        it is no longer busy."""
         if self._no_turns:
             return
         if when < self._now:

@@ -88,7 +88,8 @@ class Network(NetworkFaults):
         self.link(self.world.nodes[source], self.world.nodes[target]).blocked = True
 
     def power_cut(self, node: Node) -> None:
-        """Drop the machine's packets that are held by a cut. A machine without power sends nothing again."""
+        """Drop the packets of this machine that wait at an obstacle. A machine without power does not send
+        them again."""
         held = [link.flows for _, link in sorted(self.links.items())]
         held += [other.waiting for other in self.world.nodes.values()]
         for flows in held:
@@ -97,7 +98,8 @@ class Network(NetworkFaults):
                     flow.clear()
 
     def power_on(self, node: Node) -> None:
-        """Let the peers that still send packets again to this machine get an answer."""
+        """Deliver the packets that waited until this machine had power again, so that their senders get an
+        answer."""
         waiting, node.waiting = node.waiting, []
         for flow in waiting:
             flow.resume()

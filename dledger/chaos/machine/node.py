@@ -1,8 +1,9 @@
 """Simulated machines and the processes on them.
 
 A `Node` is a machine: an address, a clock, a disk, a network stack. It runs one `Process` at a time, and
-stays when a process ends. *Kill* ends the process: the kernel closes its sockets and keeps its page cache.
-*Power cut* ends the machine: its peers get no notice, and the disk forgets everything that is not durable.
+stays when a process ends. *Kill* ends the process: the kernel closes the sockets of the process and keeps the
+page cache. *Power cut* ends the machine: its peers get no notice, and the disk forgets everything that is not
+durable.
 """
 
 from __future__ import annotations

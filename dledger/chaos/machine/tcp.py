@@ -256,7 +256,7 @@ class Endpoint:
         flow.send(max(self.process.loop.now_ns(), self.network.world.now), self.peer.on_reset, None)
 
     def on_data(self, data: bytes) -> None:
-        """A segment arrived. If the connection is closed or forgotten, answer RST."""
+        """Handle data that arrived. If the connection is closed or forgotten, answer RST."""
         if self.closed or self.gone:
             self.send_reset()
             return
@@ -270,7 +270,7 @@ class Endpoint:
             self.transport.on_readable()
 
     def on_fin(self, _: None) -> None:
-        """The peer will send no more."""
+        """Handle a FIN: the peer will send no more."""
         if self.closed or self.broken:
             return
         if self.gone:
@@ -282,7 +282,7 @@ class Endpoint:
             self.transport.on_readable()
 
     def on_reset(self, _: None) -> None:
-        """The peer's kernel reset the connection. Data that arrived before can still be read."""
+        """Handle an RST of the peer's kernel. Data that arrived before can still be read."""
         if self.closed or self.gone or self.broken:
             return
         self.broken = True

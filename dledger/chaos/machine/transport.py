@@ -98,13 +98,13 @@ class SimTransport(transports._FlowControlMixin):
     # -- readiness, called by the endpoint -------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """The kernel has data, the end of the stream or an error."""
+        """Called when the kernel has data, the end of the stream or an error."""
         if self._reading and not self._read_posted:
             self._read_posted = True
             self._sim_loop.post_io(self._read_handle)
 
     def on_writable(self) -> None:
-        """The kernel has room again, or an error."""
+        """Called when the kernel has room again, or an error."""
         if self._buffer and not self._write_posted:
             self._write_posted = True
             self._sim_loop.post_io(self._write_handle)

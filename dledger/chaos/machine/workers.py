@@ -4,7 +4,7 @@ A job waits in a *lane*, which has a fixed number of threads. It runs in one pie
 takes it. As in a real thread, no loop is running then. Its future is completed when its duration is over. An
 fsync in a job covers what was written before the job began. The data becomes durable at the end of the job; a
 power cut before that loses it. With `Settings.spread_chance` some jobs are spread instead: the loop has turns
-between their effects, and they can be killed there.
+between their effects, and the process can be killed in such a turn.
 
 The simulator enforces that a job makes one thing durable, and that only plain writes follow it
 (`dledger.runtime.workers`), so that a crash can fall between any two durable actions.
@@ -76,7 +76,8 @@ class _Lane:
 
 
 class SimWorkers:
-    """`runtime.workers.Workers` of one process, and the executor of its loop."""
+    """The worker threads of one process (see `runtime.workers.Workers`), which are also the executor of its
+    loop."""
 
     def __init__(self, process: Process) -> None:
         settings = process.world.settings

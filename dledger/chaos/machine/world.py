@@ -84,7 +84,8 @@ class World(Faults):
         self.now: int = 0
         self.events: int = 0
         self.cold_reads = 0
-        """How many reads on an event loop would have waited for a device. Such reads belong into a worker."""
+        """How many reads on an event loop would have waited for a device. Such reads should be jobs of a
+        worker."""
         self.current: Process | None = None
         self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None

@@ -2,7 +2,7 @@
 
 Each `*.patch` here is a unified diff against the repository. A few lines before the diff say what the patch
 breaks and which rule forbids it (S1-S30 of docs/internals/safety.md, figure 2 of the Raft paper). A patch is
-applied to a copy of the tree, never to the tree itself, and there is no switch in production code.
+applied to a copy of the tree, never to the tree itself. Production code has no switch for mutants.
 
 `patches` reads and applies them, `suites` is the table of what runs against them, `command` runs it all.
 

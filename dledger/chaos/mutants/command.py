@@ -227,15 +227,15 @@ def try_judge(judged: Judged, mutant: Mutant) -> Result:
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
-    """The suites that concern the mutant, in their order. The suite that the patch names as its first comes
-    first."""
+    """The suites that concern the mutant, in their order. If the patch names a suite to begin with, that
+    suite comes before the rest."""
     return sorted(
         (suite for suite in suites if concerns(suite, mutant)), key=lambda suite: suite.name != mutant.first
     )
 
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:
-    """Whether the suite runs for a mutant that changes these files."""
+    """Whether the suite runs for this mutant, because of the files that the mutant changes."""
     return not suite.packages or any(
         f"{path}/".startswith(f"dledger/{package}/") for path in mutant.paths for package in suite.packages
     )

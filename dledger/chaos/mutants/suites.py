@@ -20,8 +20,8 @@ class Suite:
     limit_s: float
     tests: tuple[str, ...] = ()
     seeds: int = 0
-    """How many seeds of `dledger chaos sim` are played instead of tests. They are played in growing parts
-    until a seed finds an error."""
+    """How many seeds of `dledger chaos sim` are played instead of tests. They are played in ever larger
+    groups until a seed finds an error."""
     profiles: tuple[str, ...] = ()
     """The fault profiles of these seeds, used in turn. If empty, each seed has its own profile."""
     packages: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ CORE = (
     "context", "election", "files", "formats", "log", "members", "node", "peers", "replication",
     "runtime", "snapshots",
 )  # fmt: skip
-"""Folders of the replicated log and of the packages below it."""
+"""Folders of `dledger/`: the replicated log and the packages below it."""
 
 SUITES: tuple[Suite, ...] = (
     Suite(

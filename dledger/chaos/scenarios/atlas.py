@@ -1,4 +1,5 @@
-"""The fault atlas: which faults of disks a run may inject so that the group must still recover.
+"""The fault atlas. It decides which faults of disks a run may inject, so that the group must still be able to
+recover.
 
 Kills, power cuts, partitions, stops and clock faults may hit all nodes at once, because they lose nothing
 that was acknowledged. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory)
@@ -36,7 +37,7 @@ class Damage:
 
 
 class Atlas:
-    """The stores that are damaged now."""
+    """The stores that are damaged now, and the decision whether another damage is allowed."""
 
     def __init__(self, stage: Stage) -> None:
         self.damaged: dict[str, Damage] = {}

@@ -64,10 +64,11 @@ bytes and cannot be compressed."""
 DELAYED_EVERY = 6
 """Every DELAYED_EVERY-th single message has a delay level."""
 IN_TRANSACTIONS = 3
-"""The message this many places behind each message with a delay level is sent in a transaction."""
+"""Of every DELAYED_EVERY single messages, the one with this number is sent in a transaction. Number 0 is the
+message with a delay level."""
 TIMED = 5
-"""The message this many places behind each message with a delay level is a timer message: it has its own time
-of delivery."""
+"""Of every DELAYED_EVERY single messages, the one with this number is a timer message: it has its own time of
+delivery."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Options of the producers, used in turn. With short time-outs a producer often does not learn the outcome of
@@ -162,8 +163,8 @@ class Planned(Program):
                 await self.perform(producer, operation)
 
     async def check(self, message: ReceivedMessage) -> LocalTransactionState:
-        """Answer a broker that checks the state of a transaction, also for messages that another producer
-        sent."""
+        """Answer a broker that checks a transaction: commit, roll back, or unknown. The message may come from
+        another producer."""
         fate = self._history.transactions.fates[message.body]
         if fate is Fate.NEVER:
             return LocalTransactionState.UNKNOWN
@@ -220,7 +221,7 @@ class Producer(Planned):
         self.last_sent = True
 
     async def send_again(self, env: Env) -> None:
-        """Send one more message to each queue that has a message of `send_last`."""
+        """Send one more message to each queue in which `send_last` stored a message."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for queue in self._last:
                 await self._one(producer, queue.topic, 100, queue)
@@ -379,7 +380,7 @@ class Consumer(Program):
 
     group = ""
     routes: Mapping[str, TopicRoute] = MappingProxyType({})
-    """The routes that the program asked for last since its start."""
+    """Maps a topic to the route that the program got last since its start."""
 
     def handed(self, life: int, message: ReceivedMessage) -> None:
         """Note a message that the client handed to the program."""
@@ -472,7 +473,7 @@ class PullReader(Consumer):
 
 
 class PushWorker(Consumer):
-    """Shares the queues of all topics with the other worker of its group."""
+    """A push consumer that shares the queues of all topics with the other worker of its group."""
 
     group = PUSH_GROUP
 

@@ -16,7 +16,8 @@ DERIVED = ("consumequeue", "state")
 ROLL_WITHIN_MS = 8_000
 """How long the fault waits for a broker to put timer messages into the log again, in ms."""
 ROLL_MOMENTS_MS = 8
-"""The broker is killed less than this many milliseconds after that."""
+"""The broker is killed less than this many milliseconds after it has put timer messages into the log again.
+"""
 
 
 class BrokerInjector(Injector):

@@ -35,8 +35,8 @@ class Send:
     """Offset message ids, from the acknowledgement."""
     text: str = ""
     begun: int = -1
-    """The log position from which on all brokers still had their logs when the send ended. Earlier messages
-    may have been removed. -1 while the send runs."""
+    """The latest position at which the log of any broker began when the send ended. Messages before it may
+    have been removed. -1 while the send runs."""
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Receipt:
     term: int = 0
     """The leader's term when the message was received."""
     begun: int = 0
-    """The log position from which on all brokers still had their logs when the message was received. The
-    group may skip messages before that position."""
+    """The latest position at which the log of any broker began when the message was received. The group may
+    skip messages before it."""
 
 
 @dataclass
@@ -92,8 +92,8 @@ class Commit:
 
 @dataclass
 class Position:
-    """The offset from which a group continues, as the leader told a client that asked for it or a consumer
-    that began."""
+    """The offset at which a group continues, as the leader told a client that asked for it or a consumer that
+    began."""
 
     group: str
     queue: Queue
@@ -167,7 +167,7 @@ class BrokerHistory:
 
     @property
     def operations(self) -> int:
-        """How many operations the clients did: messages sent, commits, questions for an offset, and changes
+        """How many operations the clients made: messages sent, commits, requests for an offset, and changes
         of topics. Pulls are not counted."""
         sent = sum(len(send.values) for send in self.sends)
         return sent + len(self.commits) + len(self.positions) + len(self.changes)

@@ -1,11 +1,11 @@
 """Checks of producers, consumers, offsets and topics in a run with brokers. A comment above each check says
 the rule in English.
 
-The parameter `messages` is the content of the whole log, by queue, from the judge's own replay. The rest is
-what clients observed. All checks raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*:
-the message is exactly where the answer said. *Refused*: it is nowhere. *Unknown*, for anything else: it may
-be in the log. In no case is it there twice, however often our producer sent it again. The only exception is
-that retention had removed the first copy.
+The parameter `messages` is the content of the whole log, by queue, from the judge's own replay. The other
+parameters are what clients observed. All checks raise `InvariantViolated`. A send ends in one of three ways.
+*Acknowledged*: the message is exactly where the answer said. *Refused*: it is nowhere. *Unknown*, for all
+other outcomes: it may be in the log. In no case is it there twice, however often our producer sent it again.
+The only exception is that retention had removed the first copy.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class BrokerVerdict:
 
 
 def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdict, begun: int = 0) -> None:
-    """Compare all answers to producers with the log. `begun` is the log position from which on all brokers
-    have their logs at the end of the run."""
+    """Compare all answers to producers with the log. `begun` is the latest position at which the log of any
+    broker begins at the end of the run."""
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
@@ -209,8 +209,8 @@ def judge_receipts(
 
 
 def judge_stood(stood: Sequence[Stood]) -> None:
-    """Check the answers to pulls that came over another connection. Such a pull must be told to continue
-    where it began."""
+    """Check the answers to pulls that came over another connection. Such an answer must tell the consumer to
+    continue at the offset of its pull."""
     for one in stood:
         # Who does not have the pull knows nothing of it but where it began.
         if (one.code, one.next_offset) != (ResponseCode.PULL_NOT_FOUND, one.offset):

@@ -40,7 +40,7 @@ RESEND = "__RESEND"
 
 
 class Stored(NamedTuple):
-    """One message in the log. Its queue offset is its place in the queue's list."""
+    """One message in the log. Its queue offset is its place in the list of messages of its queue."""
 
     value: bytes
     entry: int
@@ -95,7 +95,7 @@ class BrokerReplay:
         self.last_store_ms: int = 0
 
     def table(self, kind: type[Kept]) -> Kept:
-        """The oracle of this class, which stands for one table."""
+        """The oracle of the given class. Each oracle stands for one table."""
         (found,) = (table for table in self._tables if isinstance(table, kind))
         return found
 

@@ -1,4 +1,5 @@
-"""One run with whole brokers, clients and a NameServer, and the judge of what the brokers make of the log."""
+"""One run with whole brokers, clients and a NameServer. At the end the judges check what the brokers made of
+the log and what the clients observed."""
 
 from __future__ import annotations
 
@@ -89,9 +90,9 @@ WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
 """Clocks that are wrong by more than WRONG_MS are set right at the end of a run. Brokers do not trust a clock
 that leaps ahead before a minute has passed, so the run then waits BELIEVED_AFTER_S longer."""
 CATCH_UP_LIMIT_S = 45.0
-"""Longest time until every group has received everything, in seconds of virtual time. It begins when all
-faults have ended and the last message was acknowledged. A pull on a dead connection is cancelled only after
-30 s."""
+"""Longest time until every group has received everything, in seconds of virtual time. The time begins when
+all faults have ended and the last message was acknowledged. A pull on a dead connection is cancelled only
+after 30 s."""
 KNOWN_LIMIT_S = 35.0
 """Longest time until consumers know the new queues of a topic, in seconds. They ask for routes every 30 s."""
 PROMPT_S = 1.0
@@ -114,7 +115,7 @@ STALE_S = 1.0
 says 0.8 s)."""
 GROUPS = (PULL_GROUP, PUSH_GROUP)
 STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
-"""Faults after which a deposed leader may still answer once before its timers run."""
+"""Kinds of faults after which a deposed leader may still answer once before its timers run."""
 
 
 class BrokerRun(Run):
@@ -202,7 +203,7 @@ class BrokerRun(Run):
                 self._pulls_are_answered(program)
 
     def _pulls_are_answered(self, reader: UnawareReader) -> None:
-        """Kill the leader. Check that the pulls which wait at it are answered over other connections before
+        """Kill the leader. Check that the pulls that wait at it are answered over other connections before
         they time out."""
         self.within(TOLD_LIMIT_S, "all brokers know of the pulls of an unaware consumer", reader.is_known)
         lost = self.lose_leader()
@@ -237,7 +238,7 @@ class BrokerRun(Run):
         return bool(held) and not any(pop.request.flag & FLAG_FORWARDED for pop in held)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:
-        """Check that every group receives messages that are sent now within `limit_s`, so without waiting for
+        """Send messages, and check that every group receives them within `limit_s`. So nothing may depend on
         a time-out."""
         world, machine = self.stage.world, self.stage.world.nodes[producer.name]
         self.stage.measured = True
@@ -268,8 +269,8 @@ class BrokerRun(Run):
         return all(following.get(queue[1] + 1, 0) == ledger.ends[queue] for queue in waiting)
 
     def _set_clocks(self) -> bool:
-        """Set all clocks right, because messages that wait depend on them. Returns whether a clock leapt
-        ahead."""
+        """Set all clocks right, because messages that wait depend on them. Returns whether this made a clock
+        leap ahead."""
         world, leapt = self.stage.world, False
         for name in self.stage.names:
             skew_ms = world.nodes[name].clock.wall_skew_ms
@@ -367,8 +368,8 @@ class BrokerRun(Run):
         return next(of_its, []) if is_brief(queue[0]) else known[-1]
 
     def _check_index(self, name: str) -> None:
-        """Check the IndexFiles of a broker. They must find each message up to the position up to which the
-        broker has indexed, and no other message."""
+        """Check the IndexFiles of a broker. They must find each message before the position up to which the
+        broker has indexed the log, and no other message."""
         stage = self.stage
         broker, probe = stage.broker(name), stage.machines[name].probe
         if broker is None or probe is None or not probe.opened or broker.index.indexed < 0:

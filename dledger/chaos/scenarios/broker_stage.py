@@ -169,8 +169,8 @@ class WatchedHost:
 
 
 def check_prompt(name: str, broker: Broker) -> None:
-    """Check that no pull waits for messages that are already there. Without this check its time-out would
-    hide that the broker forgot it."""
+    """Check that no pull waits although there are messages at its offset. If the broker forgot such a pull,
+    the time-out of the pull would hide the error."""
     for pull in broker.features.longpolling.pulls.held:
         end = broker.store.state.next_offset(pull.topic, pull.queue_id)
         if pull.offset < end:
@@ -355,8 +355,8 @@ class BrokerStage(Stage):
         self.begun = max(self.begun, pos)
 
     def committed(self, probe: Probe) -> None:
-        """Apply the entries to the ledger that became committed in the group. Called when the commit index of
-        a node moved."""
+        """Bring the ledger up to date: apply the entries that have become committed in the group. Called when
+        the commit index of a node has moved."""
         if self.ledger.index < self.cluster.commit_index:
             probe.guarded(self._advance)
 

@@ -15,7 +15,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 
 BRIEF = "brief"
-"""Beginning of the names of these topics."""
+"""Beginning of the names of the topics that are deleted and created again."""
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""Reads the content of a simulated disk without the store code of the product, because the judge must not
-depend on that code.
+"""Reads the content of a simulated disk. It does not use the store code of the product, because the judge
+must not depend on that code.
 
 `durable=True` reads only what survives every power cut: durable names and durable content.
 """
@@ -200,8 +200,8 @@ def entry_of(header: EntryHeader) -> Entry:
 class DurableMark:
     """How far a store's disk durably holds a log. It reads each entry once, and continues where it stopped.
 
-    `fsynced=False` is for ASYNC_FLUSH. There written data counts as well, because it survives the end of a
-    process.
+    `fsynced=False` is for ASYNC_FLUSH. In that mode written data counts as well, because it survives the end
+    of a process.
     """
 
     def __init__(self, store: StoreOnDisk, *, fsynced: bool = True) -> None:

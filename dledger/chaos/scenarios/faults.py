@@ -1,7 +1,7 @@
 """Injects the faults of a plan, and undoes each of them.
 
-A fault that cannot happen at its time is retried a little later: for example if no node runs, or if the atlas
-(which limits damage to stores) refuses it.
+A fault that cannot happen at its time is retried a little later. This is so if no node runs, or if the atlas
+(which limits the damage to stores) refuses the fault.
 """
 
 from __future__ import annotations
@@ -145,24 +145,26 @@ class Injector(RotFaults):
         return True
 
     def _install_crash(self, fault: Fault) -> bool:
-        """Let the next node that replaces its log end. It ends before its n-th effect after it begins."""
+        """Crash the next node that replaces its log. It crashes before its n-th effect after it has begun (n
+        is `fault.amount`)."""
         self._stage.at_install = partial(self._crash_soon, fault)
         return True
 
     def _cut_crash(self, fault: Fault) -> bool:
-        """Let the next node that cuts its log end. It ends before its n-th effect after it begins."""
+        """Crash the next node that cuts its log. It crashes before its n-th effect after it has begun (n is
+        `fault.amount`)."""
         self._stage.at_cut = partial(self._crash_soon, fault)
         return True
 
     def _snapshot_crash(self, fault: Fault) -> bool:
-        """Let the next node that takes a snapshot of its state end. It ends before its n-th effect after it
-        begins."""
+        """Crash the next node that takes a snapshot of its state. It crashes before its n-th effect after it
+        has begun (n is `fault.amount`)."""
         self._stage.at_snapshot = partial(self._crash_soon, fault)
         return True
 
     def _change_crash(self, fault: Fault) -> bool:
-        """Wait until a leader appends a configuration. Then let this leader, or another node, end before its
-        n-th effect."""
+        """Wait until a leader appends a configuration. Then crash this leader, or another node, before its
+        n-th effect (n is `fault.amount`)."""
 
         def end(leader: str) -> None:
             other = self._other(fault, leader)
@@ -173,7 +175,7 @@ class Injector(RotFaults):
         return True
 
     def _save_crash(self, fault: Fault) -> bool:
-        """Let the next node that has saved a term end before it sends this term in a message."""
+        """Crash the next node that has saved a term, before it sends this term in a message."""
 
         def end(name: str) -> None:
             self._start_when_ended(fault.lasting_ms, name)
@@ -190,7 +192,7 @@ class Injector(RotFaults):
         self._start_when_ended(fault.lasting_ms, name)
 
     def _kill_in_write(self, fault: Fault) -> bool:
-        """Let each node end in the middle of its next write to the log."""
+        """Kill each node in the middle of its next write to the log."""
         alive = self._stage.alive()
         for name in alive:
             self._world.kill_in_write(name, f"/{DATA_DIR}/")
@@ -220,8 +222,8 @@ class Injector(RotFaults):
         return True
 
     def _had_no_effect(self, process: Process, target: str) -> None:
-        """Cut the target's power if its n-th effect has not happened yet. Then all other machines lose power
-        now as well."""
+        """Cut the target's power if its n-th effect has not happened yet, so that all machines lose power
+        now."""
         if self._world.nodes[target].process is process:  # nobody would start a later one again
             self._world.power_cut(target)
 

@@ -43,7 +43,7 @@ class Verdict:
     """Appends whose client did not learn the outcome, but whose values are in the log."""
     reads: int = 0
     absent: int = 0
-    """Gets that were answered with the message that there is no such entry."""
+    """Gets whose answer says that there is no such entry."""
     failed_reads: int = 0
     read_points: int = 0
 

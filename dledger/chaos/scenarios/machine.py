@@ -107,8 +107,8 @@ class Machine:
         self.gone |= {index: entry for index, entry in self.log.items() if index <= self.durable.index}
 
     def check_units(self) -> None:
-        """Check that each entry whose index unit is durable is durable itself (safety.md S4). Without this
-        check a lost entry could be taken for a damaged one."""
+        """Check that no index unit is durable before its entry is durable (safety.md S4). Without this check
+        a lost entry could be taken for a damaged one."""
         if not self.log or self.still_rotten():
             return
         self.stage.cluster.count("an index unit follows its entry to the disk")

@@ -31,8 +31,8 @@ from dledger.runtime.env import Env
 
 OPTIONS = PopOptions(batch_size=16, invisible_s=INVISIBLE_MS / 1000, poll_s=1.0, timeout_s=1.0)
 FORGETS, SHORTENS, LENGTHENS, SHUFFLES = 60, 40, 50, 4
-"""On average one of so many messages is not acknowledged (FORGETS), gets a shorter invisible time (SHORTENS),
-or a longer one (LENGTHENS). One of SHUFFLES batches is acknowledged in another order."""
+"""On average one of FORGETS messages is not acknowledged, one of SHORTENS gets a shorter invisible time, and
+one of LENGTHENS gets a longer one. One of SHUFFLES batches is acknowledged in another order."""
 CALL_S = 0.02
 LONG_CALL_S = 1.8
 """How long a consumer works on a message whose invisible time was made longer, in seconds. It is longer than
@@ -40,7 +40,8 @@ the original invisible time."""
 
 
 class OrderedConsumer(AsyncPopConsumer):
-    """Pops in order. It repeats an attempt until it gets an answer, as RocketMQ's proxies do."""
+    """A consumer that pops in order. It repeats an attempt until it gets an answer, as RocketMQ's proxies do.
+    """
 
     attempts = 0
     name = ""
@@ -57,7 +58,8 @@ class OrderedConsumer(AsyncPopConsumer):
 
 class OrderedWorker(Popping):
     """A client that pops in order. It acknowledges most messages; for some of them it first asks for a longer
-    invisible time. It makes the invisible time of some messages shorter, and does not answer for some."""
+    invisible time. It makes the invisible time of some messages shorter, and leaves some without an
+    acknowledgement."""
 
     def consumer(self, env: Env, topic: str) -> OrderedConsumer:
         """Make the consumer for a topic (see `Popping`)."""

@@ -87,7 +87,8 @@ class Settling(Protocol):
 
 
 class PopWorker(Popping):
-    """Acknowledges most messages, makes the invisible time of some shorter, and does not answer for some."""
+    """Acknowledges most messages, makes the invisible time of some shorter, and leaves some without an
+    acknowledgement."""
 
     _count = 0
 

@@ -152,8 +152,8 @@ class Probe(HostEvents):
         node.peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
-        """The node's state for the invariants. While a new term or vote is not saved yet, this is the role,
-        term and vote from before it."""
+        """The node's state for the invariants. While a new term or vote is not saved yet, it has the role,
+        term and vote from before the change."""
         node = self.node
         elector, log = node.elector, node.log
         role, term, vote = elector.role, elector.term, elector.vote

@@ -42,7 +42,7 @@ class Profile:
     """Smallest and largest number of appends in a large burst. With (0, 0) a seed has only the small bursts
     that all profiles have."""
     pending: int = 200_000
-    """Limit of a leader's uncommitted entries; further appends are refused."""
+    """Largest number of uncommitted entries of a leader; further appends are refused."""
     max_entry: int = 16 * 1024
     """Size, in bytes, of the largest entry. In profiles with more than the default, some appends have exactly
     this size, and some are one byte larger."""
@@ -235,8 +235,8 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MARKS_FROM_SEEDS = 100
-"""Smallest number of seeds for which a run fails if no seed has reached a coverage mark of its profiles. The
-limit `MET_IN_SEEDS` must be met as well."""
+"""A run of fewer seeds than this never fails because of coverage marks that no seed reached (see also
+`MET_IN_SEEDS`)."""
 MET_IN_SEEDS = 10
 """How many seeds of the profiles that list a mark (or have a fault) must have been played before the run
 fails because none of them reached it. For rare marks see `MET_IN`."""

@@ -199,8 +199,8 @@ class Run:
     def _settled(self) -> bool:
         """Whether all members agree and are well.
 
-        Every entry must be committed, durable and applied everywhere. Since its last start every member must
-        know the leader and may vote again, and no member may report a problem.
+        Every entry must be committed, durable and applied everywhere. Every member must have learned the
+        leader since its last start, must be allowed to vote again, and must report no problem.
         """
         if not self._agreed():
             return False
@@ -359,7 +359,8 @@ class Run:
 
 
 def _is_well(node: Node) -> bool:
-    """Whether a member of an idle group is well. A leader is well only if its peers are well, too.
+    """Whether a member of an idle group is well. A leader is well only if replication to all its peers is up
+    to date, too.
 
     A slow disk is ignored, because it is reported for minutes. A clock that has jumped stays wrong. So a
     leader with such a clock counts as well only if no other voter is healthy.

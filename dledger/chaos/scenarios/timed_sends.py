@@ -27,7 +27,7 @@ async def send_timed(
     begin: Callable[[list[Message]], Send],
     settle: Callable[[Send, Awaitable[SendResult]], Awaitable[None]],
 ) -> None:
-    """Send one timer message, and recall it if it is its turn.
+    """Send one timer message. Every RECALL_EVERY-th one is recalled afterwards.
 
     `turn` is the number of the message. `begin` notes a send in the history, and `settle` awaits a send and
     notes its outcome.

@@ -32,8 +32,8 @@ class Fate(Enum):
 
 @dataclass
 class End:
-    """A producer's decision about its half message, which it sent without being asked. `half` is the queue
-    offset of the half message, from the answer to the producer."""
+    """A producer's decision about its half message. The producer sent the decision without being asked.
+    `half` is the queue offset of the half message, from the answer to the producer."""
 
     value: bytes
     half: int

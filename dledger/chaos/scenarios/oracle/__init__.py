@@ -47,7 +47,7 @@ class Oracle(Protocol):
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         """Replace the content by that of a boundary snapshot. `value` is the unpacked part of this table, and
-        `counters` the part of that name."""
+        `counters` is the unpacked part `counters`."""
 
     def encode(self) -> dict[str, Any]:
         """The content as JSON values. Equal tables give equal values."""

@@ -1,5 +1,5 @@
-"""Oracle of consumer offsets. They only rise, except by an explicit reset, and never go beyond the end of the
-queue (safety.md S28)."""
+"""Oracle of consumer offsets. An offset only rises, except by an explicit reset, and never goes beyond the
+end of the queue (safety.md S28)."""
 
 from __future__ import annotations
 

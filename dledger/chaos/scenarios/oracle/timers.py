@@ -1,5 +1,5 @@
-"""Oracle of timers: at which messages the rows of the table begin, and up to where messages were delivered,
-in the order of their times."""
+"""Oracle of timers. Each row of the table begins at a message of the topic in which timer messages wait. The
+row says up to where messages were delivered, in the order of their times."""
 
 from __future__ import annotations
 
