@@ -64,11 +64,11 @@ bytes and cannot be compressed."""
 DELAYED_EVERY = 6
 """Every DELAYED_EVERY-th single message has a delay level."""
 IN_TRANSACTIONS = 3
-"""Of every DELAYED_EVERY single messages, the one with this number is sent in a transaction. Number 0 is the
-message with a delay level."""
+"""Number (0 to DELAYED_EVERY - 1) of the single message that is sent in a transaction. Number 0 has a delay
+level, and the numbers begin again with the next such message."""
 TIMED = 5
-"""Of every DELAYED_EVERY single messages, the one with this number is a timer message: it has its own time of
-delivery."""
+"""Number of the single message that is a timer message (it has its own time of delivery), counted in the same
+way."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Options of the producers, used in turn. With short time-outs a producer often does not learn the outcome of

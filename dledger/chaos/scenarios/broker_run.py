@@ -99,8 +99,8 @@ PROMPT_S = 1.0
 """Longest time from the last acknowledgement until all groups have received the messages, in seconds, without
 faults."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
-"""The same limit (PROMPT_S) for the case that a member of a group was just killed. The other members are
-notified by a request 40 NOTIFY_CONSUMER_IDS_CHANGED and take over its queues."""
+"""Longest time as for PROMPT_S, if a member of a group was just killed. The other members are notified by a
+request 40 NOTIFY_CONSUMER_IDS_CHANGED and take over its queues."""
 TOLD_LIMIT_S = 50.0
 """Longest time until every pull of the *unaware reader* (a consumer that does not notice lost connections)
 waits at a running broker, and all brokers know the pulls and the consumer, in seconds.

@@ -244,7 +244,7 @@ MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
     TIMER_RECALLED: 250, TWO_CLOCKS: 1000,
 }  # fmt: skip
-"""The same number as `MET_IN_SEEDS`, for rare marks: maps a mark to how many seeds must have been played.
+"""For rare marks, used instead of `MET_IN_SEEDS`: maps a mark to how many seeds must have been played.
 
 The numbers follow from the rates in some 5,000 seeds: by chance alone a mark is missed about once in 10,000
 runs. 300 seeds are enough for all marks except the last two. A situation that would be rarer has a fault of
