@@ -61,48 +61,49 @@ class Entry(NamedTuple):
 
 
 def commit_within_log(node: NodeState) -> bool:
-    """The commit index never lies beyond the last entry of the log."""
+    """Invariant: the commit index never lies beyond the last entry of the log."""
     return node.commit_index <= node.last_index
 
 
 def durable_within_log(node: NodeState) -> bool:
-    """The durable index never lies beyond the last entry of the log."""
+    """Invariant: the durable index never lies beyond the last entry of the log."""
     return node.durable_index <= node.last_index
 
 
 def applied_is_committed(node: NodeState) -> bool:
-    """Only committed entries are applied."""
+    """Invariant: only committed entries are applied."""
     return node.applied_index <= node.commit_index
 
 
 def applied_is_durable(node: NodeState) -> bool:
-    """Only entries that are durable on this node itself are applied (safety.md S21)."""
+    """Invariant: only entries that are durable on this node itself are applied (safety.md S21)."""
     return node.applied_index <= max(node.durable_index, node.first_index - 1)
 
 
 def last_term_within_term(node: NodeState) -> bool:
-    """No entry of the log has a later term than the current term of the node."""
+    """Invariant: no entry of the log has a later term than the current term of the node."""
     return node.last_term <= node.term
 
 
 def log_joins_commit(node: NodeState) -> bool:
-    """The log begins where the part that retention removed ends: no committed entry is missing between the
-    two."""
+    """Invariant: the log begins where the part that retention removed ends: no committed entry is missing
+    between the two."""
     return node.first_index <= node.commit_index + 1 or node.last_index < node.first_index
 
 
 def only_leaders_serve(node: NodeState) -> bool:
-    """Only a leader serves."""
+    """Invariant: only a leader serves."""
     return not node.serving or node.role is Role.LEADER
 
 
 def serving_term_is_open(node: NodeState) -> bool:
-    """A node that serves has an entry of its own term, and has applied it (architecture rule 6)."""
+    """Invariant: a node that serves has an entry of its own term, and has applied it (architecture rule
+    6)."""
     return not node.serving or node.last_term == node.term
 
 
 def leader_voted_for_itself(node: NodeState) -> bool:
-    """A leader has given its vote in its own term to itself."""
+    """Invariant: a leader has given its vote in its own term to itself."""
     return node.role is not Role.LEADER or node.vote == node.name
 
 
@@ -130,27 +131,27 @@ def check_node(node: NodeState) -> None:
 
 
 def term_never_falls(before: NodeState, after: NodeState) -> bool:
-    """The term of a running node only grows (across crashes: see `Cluster.started`)."""
+    """Invariant: the term of a running node only grows (across crashes: see `Cluster.started`)."""
     return after.term >= before.term
 
 
 def commit_never_falls(before: NodeState, after: NodeState) -> bool:
-    """The commit index of a running node only grows."""
+    """Invariant: the commit index of a running node only grows."""
     return after.commit_index >= before.commit_index
 
 
 def applied_never_falls(before: NodeState, after: NodeState) -> bool:
-    """The applied index of a running node only grows."""
+    """Invariant: the applied index of a running node only grows."""
     return after.applied_index >= before.applied_index
 
 
 def vote_stays(before: NodeState, after: NodeState) -> bool:
-    """A vote given in a term is neither changed nor taken back in that term."""
+    """Invariant: a vote given in a term is neither changed nor taken back in that term."""
     return after.term != before.term or before.vote is None or after.vote == before.vote
 
 
 def leader_only_appends(before: NodeState, after: NodeState) -> bool:
-    """A leader never shortens its own log (Leader Append-Only, Raft figure 3)."""
+    """Invariant: a leader never shortens its own log (Leader Append-Only, Raft figure 3)."""
     leads = before.role is Role.LEADER and after.role is Role.LEADER and before.term == after.term
     return not leads or after.last_index >= before.last_index
 

@@ -176,7 +176,8 @@ class FollowerReplication:
 
     def overlap(self, first: int, terms: list[int], commit_index: int) -> list[Effect]:
         """Compare the entries of a push, which begin at `first` and have these terms, with the log. Returns
-        the effects that store the rest of them, or that cut the log at the first entry with another term."""
+        an effect that stores the entries which the log lacks, or one that cuts the log at the first entry
+        with another term, or none."""
         for offset, term in enumerate(terms):
             index = first + offset
             own = self._log.term_of(index)

@@ -1,18 +1,18 @@
 """Replication by a leader, with one `Progress` for each peer and one commit index. The module is pure (no
 I/O).
 
-A peer starts in COMPARE. The leader asks whether the peer's log agrees with its own at the leader's last
-entry. If not, the follower's hint and the leader's table of terms move the question back by whole terms (end
-of section 5.3 of the Raft paper). When an entry agrees and the follower's log is longer, the follower must
-TRUNCATE what conflicts. Then entries are sent in APPEND frames. Several frames may be in flight, up to a
+A peer starts in COMPARE. The leader asks whether the two logs agree at the leader's last entry. If not, it
+asks again at an earlier entry. The follower's hint and the leader's table of terms let it skip whole terms
+(end of section 5.3 of the Raft paper). When an entry agrees and the follower's log is longer, the follower
+must TRUNCATE what conflicts. Then entries are sent in APPEND frames. Several frames may be in flight, up to a
 window in bytes, and an acknowledgement stands for all frames up to its index. COMMIT is sent if no APPEND can
 carry the commit index (S22).
 
 A peer that needs entries before the first entry of this log goes to INSTALL: the leader sends it a snapshot
 piece by piece. Each answer asks for the next piece, so an interrupted install resumes where it stopped. After
-the install, COMPARE asks at the snapshot's own entry, where both logs must agree. The same snapshot is never
-installed twice over one connection, so a peer cannot alternate between INSTALL and COMPARE for ever (dledger
-#319).
+the install, the leader compares at the snapshot's own entry, where both logs must agree. The same snapshot is
+never installed twice over one connection, so a peer cannot alternate between INSTALL and COMPARE for ever
+(dledger #319).
 
 An entry is committed when two conditions hold: a quorum of voters has it durable (fsynced; under ASYNC_FLUSH
 written), *and* it, or a later entry that the quorum has durable as well, was appended in this term (section
@@ -122,7 +122,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class SendInstall(msgspec.Struct, frozen=True):
-    """Send a piece of a snapshot's stream, which begins at `offset`. Offset -1 only asks how much of the
+    """Send the piece of a snapshot's stream that begins at `offset`. Offset -1 only asks how much of the
     stream the peer has."""
 
     peer: str
@@ -331,7 +331,7 @@ class LeaderReplication:
         return self._install(peer, progress)
 
     def offers_changed(self) -> list[Effect]:
-        """Offer the peers that wait for a snapshot one. Called when there is a new snapshot."""
+        """Offer a snapshot to the peers that wait for one. Called when there is a new snapshot."""
         effects: list[Effect] = []
         for peer, progress in self.progress.items():
             if progress.state is PushState.INSTALL and progress.offer is None:

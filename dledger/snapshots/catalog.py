@@ -62,7 +62,7 @@ class SnapshotCatalog:
         such file."""
         self.replacing: bool = False
         """True while an install is past its point of no return. Then the log must begin at `begins`, whatever
-        it holds."""
+        entries it holds."""
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -196,11 +196,11 @@ class SnapshotCatalog:
 
     async def prune(self, begin_pos: int) -> None:
         """Remove the snapshots that are not needed: those before `begin_pos`, and some of the others if there
-        are more than the limit.
+        are more than the limit of snapshots that are kept.
 
         `begin_pos` must be the position at which the log begins. Do not call this while the beginning of the
-        log moves. The snapshot at which the log begins according to the file `begins` is never removed by the
-        limit, because the log may be about to begin there.
+        log moves. The snapshot that the file `begins` names as the beginning of the log is kept even beyond
+        the limit, because the log may be about to begin there.
         """
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
@@ -233,8 +233,8 @@ class SnapshotCatalog:
         return f"{self.directory}/{segment_name(pos)}"
 
     async def _take_away(self, path: str) -> None:
-        """Remove what exists at this path, and what an earlier removal has left of it. It is no error if
-        there is nothing."""
+        """Remove what exists at this path, and the rest of an earlier removal of it. It is no error if there
+        is nothing."""
         run, files = self._env.workers.run, self._env.files
         going = f"{path}{_UNFINISHED}"
         if await run(Lane.DISK, files.exists, going):

@@ -162,8 +162,8 @@ class InstallReceiver:
             self._answer(peer, message, 0, Code.INCONSISTENT_STATE)
 
     def _have(self, message: InstallSnapshot) -> bool:
-        """Whether nothing has to be replaced, because this log already holds the snapshot's entry, or because
-        the entry is committed on this node."""
+        """Whether the snapshot is not needed, because this log already holds the snapshot's entry, or because
+        that entry is committed on this node."""
         return (
             self._log.term_of(message.index) == message.entry_term
             or message.index <= self._replicator.commit_index

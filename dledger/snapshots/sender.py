@@ -74,7 +74,8 @@ class InstallSender:
         )
 
     def forget(self) -> None:
-        """Drop the pieces that wait to be sent. Called when the leadership has ended."""
+        """Drop the pieces that wait to be sent, and the stream in memory. Called when the leadership has
+        ended."""
         self._waiting.clear()
         self._loaded = None
 

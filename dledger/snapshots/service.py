@@ -1,4 +1,4 @@
-"""Snapshots, installs and retention of one node, put together for the node."""
+"""Puts snapshots, installs and retention of one node together."""
 
 from __future__ import annotations
 

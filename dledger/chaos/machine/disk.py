@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def no_entry(path: str) -> FileNotFoundError:
-    """The FileNotFoundError (ENOENT) for a path."""
+    """Make the FileNotFoundError (ENOENT) for a path that does not exist."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SimFile:
-    """An open file."""
+    """An open file of a simulated process."""
 
     def __init__(self, files: SimFiles, path: str, inode: Inode) -> None:
         self.path = path
@@ -210,7 +210,7 @@ def _check_no_exports(content: bytearray) -> None:
 
 
 class SimFiles:
-    """Names and directories of the machine's disk, for one process."""
+    """The file system of one simulated process. It shows the disk of its machine."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk = disk
@@ -364,7 +364,7 @@ class SimFiles:
         return self.disk.find(path) is not None
 
     def size(self, path: str) -> int:
-        """Length in bytes."""
+        """Length of a file in bytes."""
         self._looks_up("size", path)
         return len(self.disk.inode(path).content)
 

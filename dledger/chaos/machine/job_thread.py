@@ -1,8 +1,8 @@
-"""A job on a thread of its own that never runs at the same time as anything else.
+"""A job that runs on a thread of its own, but never at the same time as other code.
 
 Most jobs run in one piece: no other code sees the disk between two of their effects. A *spread* job is paused
-at some of them. Virtual time passes, other code runs, and then the job resumes. The job's thread and the
-simulator take turns, so that everything happens in the order that the seed decides.
+at some of its effects. Virtual time passes, other code runs, and then the job resumes. The job's thread and
+the simulator take turns, so that everything happens in the order that the seed decides.
 """
 
 from __future__ import annotations

@@ -64,11 +64,10 @@ bytes and cannot be compressed."""
 DELAYED_EVERY = 6
 """Every DELAYED_EVERY-th single message has a delay level."""
 IN_TRANSACTIONS = 3
-"""Number (0 to DELAYED_EVERY - 1) of the single message that is sent in a transaction. Number 0 has a delay
-level, and the numbers begin again with the next such message."""
+"""A single message is sent in a transaction if its number modulo DELAYED_EVERY is this value."""
 TIMED = 5
-"""Number of the single message that is a timer message (it has its own time of delivery), counted in the same
-way."""
+"""A single message is a timer message (has its own time of delivery) if its number modulo DELAYED_EVERY is
+this value."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Options of the producers, used in turn. With short time-outs a producer often does not learn the outcome of

@@ -119,7 +119,7 @@ STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
 
 
 class BrokerRun(Run):
-    """One run with whole brokers (see the module)."""
+    """One run with whole brokers: it plays a plan and checks the run (see the module)."""
 
     stage: BrokerStage
     injector: BrokerInjector

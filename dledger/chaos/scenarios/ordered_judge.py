@@ -37,7 +37,7 @@ MS_NS = 1_000_000
 
 @dataclass
 class Given:
-    """One pop of a queue in the log."""
+    """One pop of a queue, as the log shows it."""
 
     batch: Batch
     term: int

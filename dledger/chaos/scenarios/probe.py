@@ -59,7 +59,7 @@ class Probe(HostEvents):
         self._commit_checked = -1
         self._term_on_disk = -1
         self._saving: list[list[Effect]] = []
-        """For each save of term and vote in progress, the effects that wait for it."""
+        """The effects that wait for a save of term and vote. There is one list for each save in progress."""
         self.cutting = False
         """Whether the node is truncating its log, so that the removed entries may or may not be on the disk.
         """

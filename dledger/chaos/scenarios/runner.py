@@ -69,7 +69,7 @@ class Outcome:
 
 
 class Run:
-    """One run of bare nodes (see the module)."""
+    """One run of bare nodes: it plays a plan and checks the run (see the module)."""
 
     def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
         self.plan = plan

@@ -37,7 +37,7 @@ ALL_DAY = tuple(range(24))
 
 
 class WatchedWorld(World):
-    """A world that reports log lines and the ends of processes."""
+    """A world that reports log lines and the ends of processes to the stage."""
 
     on_log: Callable[[str], None] | None = None
     on_end: Callable[[Process, Exit], None] | None = None
