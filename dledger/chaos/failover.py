@@ -65,7 +65,7 @@ MAX_TERMS = 3
 """Largest number of terms that one stopped leader may cause. A split vote is allowed; more terms count as an
 election storm."""
 SLOWEST = 5
-"""How many of the slowest rounds the report shows with log lines."""
+"""Number of the slowest rounds for which the report shows log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
 """Maps each mode to the promised median and the promised p99 in milliseconds."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
@@ -112,7 +112,7 @@ def run(args: Options) -> int:
 
 
 class Helper:
-    """A process that takes requests as lines and answers with lines of JSON."""
+    """A helper process. It reads requests as lines, and answers each with a line of JSON."""
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(

@@ -3,9 +3,9 @@ of its own.
 
     python -m dledger.chaos.failover_clock TOPIC ADDRESS ADDRESS ADDRESS
 
-One message is in flight. A try that is not acknowledged within 5 ms, or that is refused, is abandoned, and
-the next message goes to the next address; a late acknowledgement still counts for its message. After an
-acknowledgement the loop waits 5 ms. Commands on standard input, one line each:
+One message is in flight. If a message is refused, or not acknowledged within 5 ms, the next message goes to
+the next address. A late acknowledgement still counts. After an acknowledgement the loop waits 5 ms. Commands
+on standard input, one line each:
 
 * `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was
   first sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.

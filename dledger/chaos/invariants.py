@@ -260,8 +260,8 @@ class Cluster:
             self.announced[store] = term
 
     def started(self, store: str, term: int, log: dict[int, Entry], excused: bool) -> None:
-        """Note that a node opened its store. Checks that its term is not lower than a term that it used in a
-        message, and that the store still has the last entry that it had acknowledged as durable.
+        """Note that a node opened its store. Checks that the node's term is not lower than one it used in a
+        message before. Checks also that the last entry it had acknowledged as durable is still in the store.
 
         `excused` says that the node's disk failed, so the acknowledged entry may be missing.
         """

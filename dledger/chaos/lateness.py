@@ -56,8 +56,8 @@ class Lateness:
             self.note(Delay(float(state["loop_lag_ms_max"]), float(state["loop_lag_ms_max_waited"])))
 
     def read_log(self, text: str) -> None:
-        """Note the delays above 100 ms that a node wrote to its log. The log also has delays that `/health`
-        did not show: those of a node that ended before, and those that are shorter than the longest one."""
+        """Note the delays above 100 ms that a node wrote to its log. Some of them were never seen at
+        `/health`: delays of a node that has ended, and delays below the longest one."""
         for ms, waited_ms in _LATE.findall(text):
             self.note(Delay(float(ms), float(waited_ms)))
 
@@ -67,8 +67,8 @@ class Lateness:
         return all(delay.excused for delay in self._delays if delay.above_limit)
 
     def report(self) -> dict[str, float | bool]:
-        """Figures for a report: the longest delay, how much of it was waiting for a core, the limit, whether
-        every delay above the limit is excused, and whether there was such a delay."""
+        """Figures for a report. They have the longest delay and how much of it was waiting for a core, the
+        limit, whether every delay above the limit is excused, and whether there was an excused delay."""
         worst = max(self._delays, default=Delay(0.0))
         return {
             "loop_lag_ms_max": worst.ms,

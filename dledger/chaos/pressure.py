@@ -3,10 +3,16 @@ are in flight as the window allows.
 
     python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
-Commands on standard input, one line each, each answered with one JSON line: `on`, `off` (answered when
-nothing is in flight), `count`, `check` (after `off`: how many acknowledged messages are `lost`, how many
-messages are `stored` in all, and how many attempts were repetitions: `resent`). The process ends when
-standard input is closed.
+It reads commands on standard input, one on each line, and answers each with one line of JSON. Every answer
+has the numbers of messages that were acknowledged (`acked`) and that `failed`.
+
+* `on` starts the load.
+* `off` stops it. The answer comes when nothing is in flight.
+* `count` does nothing else.
+* `check`, after `off`, also answers how many acknowledged messages are `lost`, how many messages are `stored`
+  in all, and how many attempts were repetitions (`resent`).
+
+The process ends when standard input is closed.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Three kinds of senders run side by side. Each message names its sender and number:
 
-* one *steady* sender per queue waits for each acknowledgement before it sends the next message, so its
-  messages must be in order (safety.md S26);
-* one *flood* keeps a window of messages without acknowledgement, as load;
-* one *probe* sends a small message every few milliseconds, whatever happens; failovers are measured by it.
+* one *steady* sender per queue waits for each acknowledgement before it sends the next message. So its
+  messages must be in order (safety.md S26).
+* one *flood* keeps a window of messages in flight, as load.
+* one *probe* sends a small message every few milliseconds, whatever happens. Failovers are measured by it.
 
 The log is read with raw frames and `formats`, not with the client under test.
 """

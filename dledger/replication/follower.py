@@ -175,9 +175,11 @@ class FollowerReplication:
         return [StoreEntries(push.first)]
 
     def overlap(self, first: int, terms: list[int], commit_index: int) -> list[Effect]:
-        """Compare the entries of a push, which begin at `first` and have these terms, with the log. Returns
-        an effect that stores the entries which the log lacks, or one that cuts the log at the first entry
-        with another term, or none."""
+        """Compare the entries of a push, which begin at `first` and have these terms, with the log.
+
+        Returns an effect that stores the entries that the log lacks. If an entry has another term in the log,
+        returns an effect that cuts the log there instead. Returns nothing if the log has all of them.
+        """
         for offset, term in enumerate(terms):
             index = first + offset
             own = self._log.term_of(index)

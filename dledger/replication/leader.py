@@ -14,11 +14,11 @@ the install, the leader compares at the snapshot's own entry, where both logs mu
 never installed twice over one connection, so a peer cannot alternate between INSTALL and COMPARE for ever
 (dledger #319).
 
-An entry is committed when two conditions hold: a quorum of voters has it durable (fsynced; under ASYNC_FLUSH
-written), *and* it, or a later entry that the quorum has durable as well, was appended in this term (section
-5.4.2 of the Raft paper; dledger and LogCabin had this wrong). `stored` is the part of the log that a peer has
-moved from its memory to its disk. It only moves the window. So the window limits the bytes in flight and the
-bytes that wait for the peer's disk together.
+An entry of this term is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH
+written). All entries before it are then committed, too. An entry of an earlier term is never committed by
+counting alone (section 5.4.2 of the Raft paper; dledger and LogCabin had this wrong). `stored` is the part of
+the log that a peer has moved from its memory to its disk. It only moves the window. So the window limits the
+bytes in flight and the bytes that wait for the peer's disk together.
 """
 
 from __future__ import annotations

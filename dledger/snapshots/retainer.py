@@ -67,8 +67,8 @@ class Retainer:
         self._wake.set()
 
     def wake(self) -> None:
-        """Check again if an operator's request to delete entries waits, because what was in its way may be
-        gone."""
+        """Check again, but only while an operator's request to delete entries waits: what was in its way may
+        be gone."""
         if self._asked is not None:
             self._wake.set()
 

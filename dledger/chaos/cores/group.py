@@ -47,7 +47,7 @@ class FixedChance:
         self.share = share
 
     def uniform(self, a: float, b: float) -> float:
-        """Return the number at the fixed share of the way from `a` to `b`."""
+        """Return the number that lies at the fixed share of the way from `a` to `b`."""
         return a + self.share * (b - a)
 
 
@@ -102,8 +102,8 @@ class CoreNode:
 
 
 class CoreGroup:
-    """A group of pure cores: the members, the messages between them, and what was promised so far (leaders,
-    votes, committed entries)."""
+    """A group of pure cores: its members, the messages between them, and what was promised so far. Promises
+    are the leaders of terms, the votes, and the committed entries."""
 
     def __init__(
         self,

@@ -51,8 +51,8 @@ Subject = int | tuple[int, str]
 
 @dataclass(frozen=True)
 class NameOp:
-    """One atomic change of names: in each directory concerned, one name is set to a file or directory, or
-    removed."""
+    """One atomic change of names. In each directory that it concerns, one name is removed or set to a file or
+    directory."""
 
     sequence: int
     changes: tuple[tuple[Directory, str, Inode | Directory | None], ...]

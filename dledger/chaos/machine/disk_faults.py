@@ -51,8 +51,8 @@ class DiskFaults:
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []
         self.on_misdirect: Callable[[str, int, int, int], None] | None = None
-        """Called for each misdirected write with the path, the intended offset, the length in bytes and the
-        actual offset."""
+        """Called with the path, the intended offset, the length in bytes and the actual offset of each
+        misdirected write."""
         self.on_failure: Callable[[str, str], None] | None = None
         """Called for each operation that fails with the name of the operation and the path."""
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`

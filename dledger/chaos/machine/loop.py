@@ -3,8 +3,8 @@
 The world (world.py) owns one heap of events and calls `turn` when this loop has something to do. A turn does
 what `BaseEventLoop._run_once` does. It handles ready sockets first, then due timers, then every callback that
 is ready *now*, first in, first out. Callbacks that become ready during the turn wait for the next turn.
-During the turn this loop is *the running loop*, so tasks, TaskGroup, timeouts, queues and streams of the
-standard library run unmodified, and `get_running_loop()` is the identity of the node.
+During the turn this loop is *the running loop*. So tasks, TaskGroup, timeouts, queues and streams of the
+standard library run unmodified, and `get_running_loop()` identifies the node.
 
 World time is an integer number of nanoseconds. Each callback moves the process's own time (`now_ns`) forward
 by its processor cost. The process is busy until that time, whatever arrives, and its packets leave at that

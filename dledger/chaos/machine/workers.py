@@ -6,8 +6,8 @@ fsync in a job covers what was written before the job began. The data becomes du
 power cut before that loses it. With `Settings.spread_chance` some jobs are spread instead: the loop has turns
 between their effects, and the process can be killed in such a turn.
 
-The simulator enforces that a job makes one thing durable, and that only plain writes follow it
-(`dledger.runtime.workers`), so that a crash can fall between any two durable actions.
+The simulator enforces that a job has at most one durable action, and that only plain writes follow it in the
+job (`dledger.runtime.workers`). So a crash can happen between any two durable actions.
 
 A kill may cut off what a running job writes. On Linux, too, a fatal signal ends a write between two pages.
 """

@@ -42,4 +42,4 @@ JUDGES: tuple[Judged, ...] = (
         "pulls of a lost leader", "lost-pulls-are-told-once", "brokers-unaware", 0, "pulls of the lost leader"
     ),
 )
-"""One row for each judge."""
+"""The mutants for the judges, one row for each judge."""

@@ -79,8 +79,8 @@ STAY_S = (1.0, 8.0)
 """How long an orderly consumer runs before it closes and another one begins, in seconds (shortest and longest
 time)."""
 CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
-"""Calls of the listener of an orderly consumer: the longest usual call and the longest long call, in seconds,
-and how many messages there are on average for each long call.
+"""Three numbers for the calls of the listener of an orderly consumer: the longest usual call in seconds, the
+longest long call in seconds, and the average number of messages for each long call.
 
 Brokers keep a lock longer than a long call plus the time for which a consumer regards its lock as valid.
 Otherwise a second call could begin before a long call ends.
@@ -375,7 +375,7 @@ class Operator(Planned):
 
 
 class Consumer(Program):
-    """The common part of consumer programs, which writes observations to the history."""
+    """The common part of consumer programs. It writes observations to the history."""
 
     group = ""
     routes: Mapping[str, TopicRoute] = MappingProxyType({})

@@ -92,8 +92,7 @@ class Commit:
 
 @dataclass
 class Position:
-    """The offset at which a group continues, as the leader told a client that asked for it or a consumer that
-    began."""
+    """The consumer offset at which a group continues, from an answer of the leader."""
 
     group: str
     queue: Queue

@@ -102,8 +102,8 @@ PROMPT_AFTER_A_MEMBER_S = 4.0
 """Longest time as for PROMPT_S, if a member of a group was just killed. The other members are notified by a
 request 40 NOTIFY_CONSUMER_IDS_CHANGED and take over its queues."""
 TOLD_LIMIT_S = 50.0
-"""Longest time until every pull of the *unaware reader* (a consumer that does not notice lost connections)
-waits at a running broker, and all brokers know the pulls and the consumer, in seconds.
+"""Longest time, in seconds, until all pulls of the *unaware reader* wait at running brokers, and all brokers
+know them. The unaware reader is a consumer that does not notice lost connections.
 
 A lost pull is cancelled after 30 s, and heartbeats are sent every 10 s.
 """
@@ -361,8 +361,8 @@ class BrokerRun(Run):
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
 
     def _stored(self, queue: Queue, first_position: int) -> list[Stored]:
-        """The messages of a queue in the log. If several topics had its name, the messages of the topic whose
-        first message is at `first_position`."""
+        """The messages of a queue in the log. If several topics had this name, only the messages of the topic
+        whose first message is at `first_position`."""
         known = generations(self.stage.ledger, queue)
         of_its = (stored for stored in known if stored and stored[0].position == first_position)
         return next(of_its, []) if is_brief(queue[0]) else known[-1]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 KIND_AT = CHANNEL_OFFSET
 """Offset of the entry's kind in its header.
 
-In some entries no checksum covers this byte: those of an older program, and those that were written before
-the group knew that all its voters understand a checksum over the kind (docs/explanation/guarantees.md).
+In some entries no checksum covers this byte (docs/explanation/guarantees.md). An older program wrote them, or
+the group did not know yet that all its voters understand a checksum over the kind.
 """
 CHAIN_AT = CHANNEL_OFFSET + 4
 """Offset of the header field after kind and batch count (the chain checksum)."""
@@ -234,8 +234,7 @@ class Machine:
         return f"{self.node_dir}/{DATA_DIR}/{segment_name(start)}"
 
     def index_file(self, place: int) -> tuple[str, int]:
-        """Path of the index file that holds this byte of the index, and the position at which that file
-        begins."""
+        """The index file with this byte of the index: its path, and the position at which it begins."""
         size = self.stage.index_units * INDEX_UNIT_SIZE
         return f"{self.node_dir}/{INDEX_DIR}/{segment_name(place - place % size)}", place - place % size
 

@@ -68,8 +68,8 @@ class OrderedJudge:
         self.given: dict[tuple[Batch, int], Given] = {}
         """Maps (queue and time in the handle, offset) of a message to its pop.
 
-        A later pop may have the same queue and time as an earlier one if a leader with a fast clock made the
-        earlier one, and all its messages were acknowledged.
+        A later pop replaces an earlier one with the same queue and time. This happens if a leader with a fast
+        clock made the earlier pop, and all messages of that pop were acknowledged.
         """
         self._passed: dict[tuple[str, int, int], None] = {}
         """Messages that the group's offset passed, or that are acknowledged according to the log."""

@@ -246,9 +246,9 @@ MET_IN: dict[str, int] = {
 }  # fmt: skip
 """For rare marks, used instead of `MET_IN_SEEDS`: maps a mark to how many seeds must have been played.
 
-The numbers follow from the rates in some 5,000 seeds: by chance alone a mark is missed about once in 10,000
-runs. 300 seeds are enough for all marks except the last two. A situation that would be rarer has a fault of
-its own (`Profile.also`).
+The numbers follow from the rates in some 5,000 seeds. With them, a mark is missed by chance alone about once
+in 10,000 runs. A run of 300 seeds is enough for all marks except the last two. A situation that would be
+rarer has a fault of its own (`Profile.also`).
 """
 
 PROFILES: dict[str, Profile] = {

@@ -24,8 +24,8 @@ PULL_TIMEOUT_S, HOLD_MS = 30.0, 15_000
 """How long this consumer waits for the answer to a pull (in seconds), and how long a broker may hold the pull
 (in ms)."""
 HEARTBEAT_S = 10.0
-"""Time between heartbeats, in seconds. Clients of other projects send them every 30 s; with that interval
-this client would have no connection to a broker that was just started."""
+"""Time between heartbeats, in seconds. Clients of other projects send them every 30 s. This client sends them
+more often, because a heartbeat is what connects it to a broker that was just started."""
 ROUTES_S, LOOK_S = 30.0, 2.0
 """Time between two requests for a route, in seconds: if the route is known, and if it is not."""
 PAUSE_S = 3.0
