@@ -83,8 +83,8 @@ class Probe:
                 self._poll(left)
 
     def _try(self) -> bool:
-        """Send one message to the current address. After a failure the next address becomes the current one.
-        """
+        """Send one message to the current address. After a failure the next address becomes the current
+        one."""
         self._number += 1
         number = self._number
         address = self._addresses[self._place]

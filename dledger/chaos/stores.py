@@ -19,8 +19,8 @@ class RawEntry(NamedTuple):
 
 
 def entries(store: Path) -> Iterator[RawEntry]:
-    """Yield all entries of a storePathRootDir in order. Stops at the first place that holds no valid entry.
-    """
+    """Yield all entries of a storePathRootDir in order. Stops at the first place that holds no valid
+    entry."""
     (log,) = store.glob("dledger-*")
     names = sorted(
         name.name for name in (log / DATA_DIR).iterdir() if parse_segment_name(name.name) is not None

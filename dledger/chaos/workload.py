@@ -152,8 +152,8 @@ class Load:
         self._progress.set()
 
     async def wait_acked(self, count: int, limit_s: float = 30) -> None:
-        """Wait until `count` further messages are acknowledged. Raises TimeoutError after `limit_s` seconds.
-        """
+        """Wait until `count` further messages are acknowledged. Raises TimeoutError after `limit_s`
+        seconds."""
         wanted = self.acked + count
         async with asyncio.timeout(limit_s):
             while self.acked < wanted:
@@ -253,8 +253,8 @@ def check(history: Iterable[Sent], log: dict[int, list[str]]) -> Report:
 
 
 def read_queue(addr: str, topic: str, queue: int) -> tuple[list[str], list[str]]:
-    """Read a whole queue from offset 0. Returns the keys of its messages, and descriptions of wrong offsets.
-    """
+    """Read a whole queue from offset 0. Returns the keys of its messages, and descriptions of wrong
+    offsets."""
     keys: list[str] = []
     gaps: list[str] = []
     ext = {"topic": topic, "queueId": str(queue)}

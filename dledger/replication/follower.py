@@ -65,8 +65,8 @@ class FollowerReplication:
         self._reported = (-2, -2)
 
     def receive(self, push: Push, commit_index: int) -> list[Effect]:
-        """Handle a push of this leader in this term. `commit_index` is the commit index of this node itself.
-        """
+        """Handle a push of this leader in this term. `commit_index` is the commit index of this node
+        itself."""
         if isinstance(push, Compare):
             return self._compare(push)
         if isinstance(push, Truncate):
@@ -82,8 +82,8 @@ class FollowerReplication:
         return self._commit(self.leader_commit)
 
     def installed(self, index: int) -> None:
-        """Note that this leader's snapshot at `index` was installed, so the log now begins after that entry.
-        """
+        """Note that this leader's snapshot at `index` was installed, so the log now begins after that
+        entry."""
         self.matched = max(self.matched, index)
 
     def disk_full(self) -> Respond:

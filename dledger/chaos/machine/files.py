@@ -141,8 +141,8 @@ class SimFile:
         self.fdatasync()
 
     def fdatasync(self) -> None:
-        """Make all earlier writes of this file durable. They are durable when the job that calls this ends.
-        """
+        """Make all earlier writes of this file durable. They are durable when the job that calls this
+        ends."""
         inode = self._open_inode()
         if self._files.effect("fsync", self.path, durable=True):
             mark = inode.written
@@ -153,8 +153,8 @@ class SimFile:
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 
     def view(self) -> memoryview:
-        """A read-only view of the whole file at its current length. The view always shows the latest writes.
-        """
+        """A read-only view of the whole file at its current length. The view always shows the latest
+        writes."""
         inode = self._open_inode()
         if not inode.content:
             raise ValueError("cannot mmap an empty file")
@@ -300,8 +300,8 @@ class SimFiles:
         return True
 
     def killed_here(self) -> bool:
-        """Whether the process was just ended by a kill and not by a power cut. A kill leaves the page cache.
-        """
+        """Whether the process was just ended by a kill and not by a power cut. A kill leaves the page
+        cache."""
         return self._process.crash_power is None and self._process.node.powered
 
     def sync_failed(self, how: str) -> None:

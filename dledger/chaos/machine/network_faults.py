@@ -102,8 +102,8 @@ class NetworkFaults:
             link.silent = True
 
     def mend(self) -> None:
-        """End all delays, losses and limits of bandwidth. Partitions and silence are ended by `World.heal`.
-        """
+        """End all delays, losses and limits of bandwidth. Partitions and silence are ended by
+        `World.heal`."""
         self.world.note("network", "mend", "")
         for _, link in sorted(self.links.items()):
             link.latency_ns = link.usual_latency_ns

@@ -313,8 +313,8 @@ def _first_violation(
 
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter on a copy of the tree. The output has standard output and standard error together.
-    """
+    """Run this interpreter on a copy of the tree. The output has standard output and standard error
+    together."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),

@@ -223,8 +223,8 @@ def judge_stood(stood: Sequence[Stood]) -> None:
 def judge_completeness(
     reached: Mapping[str, Mapping[Queue, int]], groups: Iterable[str], messages: Messages, begun: int
 ) -> None:
-    """Check that in the end every group has received every message, except those that retention had removed.
-    """
+    """Check that in the end every group has received every message, except those that retention had
+    removed."""
     for group in groups:
         for queue, stored in messages.items():
             if queue[0] in UNREAD or (stored and stored[0].copied):

@@ -1,5 +1,5 @@
-"""Clients on machines of their own. They use the real `DLedgerClient` and perform the operations of the plan.
-"""
+"""Clients on machines of their own. They use the real `DLedgerClient` and perform the operations of the
+plan."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Client:
             await self._append(client, operation.size)
 
     async def append_last(self, env: Env) -> None:
-        """Append one more value, until the group acknowledges it. This shows that the group makes progress.
-        """
+        """Append one more value, until the group acknowledges it. This shows that the group makes
+        progress."""
         async with DLedgerClient(env, self._stage.peers, timeout_s=2.0) as client:
             outcome = UNKNOWN
             while outcome != ACKNOWLEDGED:

@@ -20,8 +20,8 @@ BRIEF = "brief"
 
 @dataclass
 class BriefSend:
-    """One message. `once` says that its producer sent it a single time, so no further copy is in the network.
-    """
+    """One message. `once` says that its producer sent it a single time, so no further copy is in the
+    network."""
 
     value: bytes
     outcome: str = ""
@@ -55,8 +55,8 @@ class DeletionHistory:
 
 
 def is_brief(topic: str) -> bool:
-    """Whether a topic is one of those that are deleted and created again. No other program uses such a topic.
-    """
+    """Whether a topic is one of those that are deleted and created again. No other program uses such a
+    topic."""
     return topic.startswith(BRIEF)
 
 

@@ -128,8 +128,8 @@ class StoreOnDisk:
             yield unit
 
     def durable_mark(self, first: int, last: int) -> int:
-        """The largest index, up to `last`, for which the index units from `first` to it are all durable (S4).
-        """
+        """The largest index, up to `last`, for which the index units from `first` to it are all durable
+        (S4)."""
         return max((unit.index for unit in self.durable_units(first, last)), default=first - 1)
 
     def has_unit(self, unit: IndexUnit) -> bool:

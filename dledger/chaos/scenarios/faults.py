@@ -21,8 +21,8 @@ POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
 class Injector(RotFaults):
-    """Injects the faults of a plan at their times, and undoes each after its time. `finish` ends all of them.
-    """
+    """Injects the faults of a plan at their times, and undoes each after its time. `finish` ends all of
+    them."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)

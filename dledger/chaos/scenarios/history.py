@@ -67,8 +67,8 @@ class History:
 
 
 def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
-    """Compare a history with the values in the final log. Raises InvariantViolated, which says what differs.
-    """
+    """Compare a history with the values in the final log. Raises InvariantViolated, which says what
+    differs."""
     places: dict[bytes, int] = {}
     for index in sorted(log):
         value = log[index]

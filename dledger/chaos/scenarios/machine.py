@@ -186,8 +186,8 @@ class Machine:
                 self.rotten_units[index] = None
 
     def forgets_votes(self) -> None:
-        """Note that term and vote are lost. The node starts again with its log, but counts as another store.
-        """
+        """Note that term and vote are lost. The node starts again with its log, but counts as another
+        store."""
         self.wipes += 1
 
     @property
@@ -206,8 +206,8 @@ class Machine:
         return known[pick % len(known)] if known else None
 
     def durable_byte(self, amount: int, pick: int) -> int | None:
-        """Log position of a byte within an entry whose index unit is durable. None if there is no such entry.
-        """
+        """Log position of a byte within an entry whose index unit is durable. None if there is no such
+        entry."""
         index = self.durable_entry(pick)
         if index is None:
             return None

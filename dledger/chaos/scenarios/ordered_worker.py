@@ -40,8 +40,8 @@ the original invisible time."""
 
 
 class OrderedConsumer(AsyncPopConsumer):
-    """A consumer that pops in order. It repeats an attempt until it gets an answer, as RocketMQ's proxies do.
-    """
+    """A consumer that pops in order. It repeats an attempt until it gets an answer, as RocketMQ's proxies
+    do."""
 
     attempts = 0
     name = ""

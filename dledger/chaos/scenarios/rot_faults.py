@@ -180,8 +180,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _misdirect(self, fault: Fault) -> bool:
-        """Let the next write to the log, its index, or term and vote land at a wrong place of the same file.
-        """
+        """Let the next write to the log, its index, or term and vote land at a wrong place of the same
+        file."""
         return self._misdirect_in(fault, PLACES[fault.pick % len(PLACES)])
 
     def _misdirect_votes(self, fault: Fault) -> bool:

@@ -1,5 +1,5 @@
-"""Timer messages in a run with brokers. Producers send them with a time of delivery, and recall some of them.
-"""
+"""Timer messages in a run with brokers. Producers send them with a time of delivery, and recall some of
+them."""
 
 from __future__ import annotations
 
