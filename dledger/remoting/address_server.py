@@ -12,21 +12,21 @@ import importlib
 from dledger.formats.addresses import check_host, join_address, split_address, split_addresses
 
 DOMAIN = "jmenv.tbsite.net"
-"""RocketMQ's default (rocketmq.namesrv.domain)."""
+"""Domain of the address server that RocketMQ uses by default (rocketmq.namesrv.domain)."""
 SUBGROUP = "nsaddr"
-"""RocketMQ's default (rocketmq.namesrv.domain.subgroup)."""
+"""Name in the URL that RocketMQ uses by default (rocketmq.namesrv.domain.subgroup)."""
 PORT = 8080
-"""Port of a domain that is given without one."""
+"""Port of the address server if only its domain is given."""
 TIMEOUT_S = 3.0
-"""Time-out of the whole answer, as in RocketMQ."""
+"""Time-out of one request to the address server, until the whole answer has arrived; as in RocketMQ."""
 CLIENT_INTERVAL_S = 120.0
 """Interval at which clients ask, as in RocketMQ."""
 MAX_ANSWER = 16 * 1024
-"""Largest answer in bytes."""
+"""Limit, in bytes, of an answer; a longer one is refused."""
 MAX_ADDRESSES = 64
-"""Most NameServers in one answer."""
+"""Largest number of NameServers in an answer; an answer with more is refused."""
 MAX_URL = 1024
-"""Longest URL in characters."""
+"""Limit, in characters, of a URL; a longer one is refused."""
 MAX_REDIRECTS = 3
 
 
@@ -35,8 +35,8 @@ class NoAddresses(Exception):
 
 
 def url_of(place: str, subgroup: str = SUBGROUP) -> str:
-    """The URL of an address server that is given as a domain, `domain:port`, or a URL (MixAll.getWSAddr).
-    ValueError for anything else."""
+    """Return the URL of an address server that is given as a domain, `domain:port`, or a URL
+    (MixAll.getWSAddr). Raises ValueError for anything else."""
     place = place.strip()
     if len(place) > MAX_URL or not place.isprintable() or " " in place or not place:
         raise ValueError(f"{place[:80]!r}: expected a domain, domain:port, or a URL")
@@ -51,7 +51,8 @@ def url_of(place: str, subgroup: str = SUBGROUP) -> str:
 
 
 def addresses_in(answer: bytes) -> tuple[str, ...]:
-    """The addresses in the first line of an answer. NoAddresses."""
+    """Return the addresses in the first line of an answer. Raises NoAddresses if it has none, wrong ones or
+    too many."""
     text = answer.decode("utf-8", "replace").strip()
     line = text.splitlines()[0] if text else ""
     try:
@@ -66,8 +67,8 @@ def addresses_in(answer: bytes) -> tuple[str, ...]:
 
 
 def load_http() -> None:
-    """Load the HTTP client in advance, because that takes too long for a busy loop. NoAddresses when it is
-    not installed."""
+    """Load the HTTP client in advance, because loading it takes too long for a busy loop. Raises NoAddresses
+    if it is not installed."""
     try:
         importlib.import_module("aiohttp")
     except ImportError:
@@ -75,7 +76,8 @@ def load_http() -> None:
 
 
 async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
-    """Ask an address server for the NameServers that it knows now. NoAddresses."""
+    """Ask an address server for the NameServers that it knows now. Raises NoAddresses if it does not return
+    any."""
     load_http()
     import aiohttp
 
@@ -102,8 +104,8 @@ async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, 
 
 
 async def looked_up(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """All IP addresses behind these names, by the system's resolver (fetchNameSrvAddrByDnsLookup).
-    NoAddresses when a name has none now."""
+    """Return all IP addresses behind these names, by the system's resolver (fetchNameSrvAddrByDnsLookup).
+    Raises NoAddresses if a name has none now."""
     found: dict[str, None] = {}
     loop = asyncio.get_running_loop()
     for address in addresses:

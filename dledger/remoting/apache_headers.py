@@ -33,7 +33,7 @@ class WhiteAddressesHeader(Header):
 
 
 class MasterFlushOffsetHeader(Header):
-    """908 RESET_MASTER_FLUSH_OFFSET: an offset in bytes of the log."""
+    """908 RESET_MASTER_FLUSH_OFFSET. The offset counts bytes of the log."""
 
     masterFlushOffset: I64
 
@@ -71,13 +71,13 @@ class CleanBrokerDataHeader(Header):
 
 
 class CqWriteProgressHeader(Header):
-    """354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS. `checkStoreTime` in ms since the epoch."""
+    """354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS. `checkStoreTime` is in ms since the epoch."""
 
     topic: str | None = None
     checkStoreTime: I64 | None = None
 
 
 class ExportConfigHeader(Header):
-    """355 EXPORT_ROCKSDB_CONFIG_TO_JSON. `configType`: names separated by semicolons."""
+    """355 EXPORT_ROCKSDB_CONFIG_TO_JSON. `configType` holds names, separated by semicolons."""
 
     configType: str

@@ -1,8 +1,9 @@
-"""Headers of the audit requests (28001 to 28008), which RocketMQ does not have.
+"""Headers of the audit requests (codes 28001 to 28008), which RocketMQ does not have.
 
-An auditor first asks a broker to describe its replica, then for rows of its segments and of its other files,
-and, where replicas differ, for single entries. All of these scan files: a request starts a *job*, and an
-answer reports its progress. Its rows come in pages (`audit.row_codec`) in the bodies of the answers.
+An auditor compares the replicas of a broker group. It first asks each broker to describe its replica, then
+for *rows* (checksums and counts) of the segments and of the other files, and, where replicas differ, for
+single entries. These requests scan files. So a request starts a *job* at the broker, and an answer reports
+how far the job is. The rows come in pages (`audit.row_codec`) in the bodies of the answers.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class AuditDescribeHeader(Header):
-    """28001: describe the replica, with one row per segment, and the members that it knows.
+    """Request 28001 AUDIT_DESCRIBE: describe the replica, with one row per segment, and list the members that
+    it knows.
 
-    `version` is that of the digests that the auditor can compare.
+    `version` is the version of the digests that the auditor can compare.
     """
 
     version: I32
 
 
 class AuditSegmentHeader(Header):
-    """28002: scan one segment. `description`: job of the 28001; `start`: log offset of its first byte.
+    """Request 28002 AUDIT_SEGMENT: scan one segment.
 
-    `maxAgeMs`: rows of an earlier scan are accepted if it began at most this long ago.
+    `description` is the job that request 28001 started. `start` is the log offset of the segment's first
+    byte. `maxAgeMs`: rows of an earlier scan are accepted if that scan began at most this long ago.
     """
 
     description: str
@@ -32,16 +35,17 @@ class AuditSegmentHeader(Header):
 
 
 class AuditSideHeader(Header):
-    """28003: scan what belongs to the replica but to none of its segments."""
+    """Request 28003 AUDIT_SIDE: scan the files of the replica that are not segments of its log."""
 
     description: str
 
 
 class AuditDrillHeader(Header):
-    """28004, 28007: entries of one segment. The body is JSON: `[[first, last], ...]`, inclusive, ascending.
+    """Requests 28004 AUDIT_DRILL and 28007 AUDIT_ENTRIES: read some entries of one segment. The body is JSON:
+    `[[first, last], ...]`, inclusive, ascending.
 
-    28004 returns what replicas are compared by. 28007 returns whole headers, in bulk; brokers of older
-    releases do not know it.
+    28004 returns what is compared between replicas. 28007 returns whole headers of many entries; brokers of
+    older releases do not know it.
     """
 
     description: str
@@ -49,17 +53,18 @@ class AuditDrillHeader(Header):
 
 
 class AuditPageHeader(Header):
-    """28005: a page of a job, or its progress while it runs."""
+    """Request 28005 AUDIT_PAGE: return one page of a job's rows, or the job's progress while it runs."""
 
     job: str
     page: I32 = 0
 
 
 class AuditStampHeader(Header):
-    """28006: data that distinguishes one segment, and what its rows were made of, from another one.
+    """Request 28006 AUDIT_STAMP: return data that changes when the segment, or the files from which its rows
+    were made, are replaced by others.
 
-    The body is JSON: `[[topic, queue id, first offset, last offset], ...]` of its messages, inclusive, or
-    empty for the segment's file alone.
+    The body is JSON: `[[topic, queue id, first offset, last offset], ...]` of the segment's messages,
+    inclusive. If the body is empty, only the segment's own file is considered.
     """
 
     description: str
@@ -67,7 +72,8 @@ class AuditStampHeader(Header):
 
 
 class AuditUnitsHeader(Header):
-    """28008: units [first, first + count) of the index files, as far as they were written.
+    """Request 28008 AUDIT_UNITS: return the units (one per entry) `first` to `first + count - 1` of the index
+    files, as far as they were written.
 
     Brokers of older releases do not know it.
     """
@@ -78,8 +84,8 @@ class AuditUnitsHeader(Header):
 
 
 class AuditAnswerHeader(Header):
-    """Answer to all of them. `pages` is 0 while the job waits or runs: then the body is empty, and the
-    request is to be repeated."""
+    """Header of the answer to each audit request. While the job waits or runs, `pages` is 0 and the body is
+    empty; the auditor then repeats the request."""
 
     job: str
     pages: I32

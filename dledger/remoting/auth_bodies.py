@@ -6,8 +6,8 @@ from dledger.remoting.bodies import Body
 
 
 class UserInfo(Body):
-    """Body of 3001 and 3002, answer to 3004; the answer to 3005 is a list of them. A change leaves omitted
-    fields as they are."""
+    """Body of 3001 AUTH_CREATE_USER and 3002 AUTH_UPDATE_USER, and answer to 3004 AUTH_GET_USER. The answer
+    to 3005 AUTH_LIST_USER is a list of them. A change leaves omitted fields as they are."""
 
     username: str | None = None
     password: str | None = None
@@ -18,7 +18,7 @@ class UserInfo(Body):
 
 
 class PolicyEntryInfo(Body):
-    """One entry of a policy."""
+    """Decisions about one resource in a policy."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -28,7 +28,7 @@ class PolicyEntryInfo(Body):
 
 
 class PolicyInfo(Body):
-    """Entries of one policy."""
+    """One policy with its entries."""
 
     policyType: str | None = None
     """`Custom` or `Default`; Custom when it is omitted."""
@@ -36,7 +36,8 @@ class PolicyInfo(Body):
 
 
 class AclInfo(Body):
-    """Body of 3006 and 3007, answer to 3009; the answer to 3010 is a list of them."""
+    """Body of 3006 AUTH_CREATE_ACL and 3007 AUTH_UPDATE_ACL, and answer to 3009 AUTH_GET_ACL. The answer to
+    3010 AUTH_LIST_ACL is a list of them."""
 
     subject: str | None = None
     """`User:` followed by a name."""

@@ -20,10 +20,10 @@ from dledger.remoting.fastjson import dumps, dumps_object_map, dumps_relaxed, lo
 T = TypeVar("T")
 
 MAX_BARE_TAGS = 16 * 1024
-"""Most characters of subscriptions in a heartbeat whose codes are computed here, which takes 0.2 microseconds
-for each."""
+"""Limit, in characters, of all subscriptions in one heartbeat that come without the codes of their tags. A
+heartbeat with more is refused, because computing the codes takes 0.2 microseconds a character."""
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
-"""Pull, push, pop; the position is the ordinal."""
+"""Names of the modes pull, push and pop. The position of a name is its ordinal on the wire."""
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE = (
     "CONSUME_FROM_LAST_OFFSET",
@@ -40,7 +40,7 @@ PERM_WRITE = 2
 PERM_INHERIT = 1
 
 MASTER_ID = 0
-"""Broker id of the master; any other is a slave."""
+"""Broker id of the master; every other id is that of a slave."""
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose queues a topic created on first use inherits (MixAll, TopicValidator)."""
@@ -55,12 +55,13 @@ class Body(msgspec.Struct):
 
 
 def decode_body(data: bytes, type_: type[T], what: str = "body") -> T:
-    """Decode a typed body; BadBody says what is wrong. Numbers and booleans may be given as text."""
+    """Decode a typed body. Numbers and booleans may be given as text. Raises BadBody, which says what is
+    wrong."""
     return convert_body(loads(data), type_, what)
 
 
 def convert_body(value: object, type_: type[T], what: str = "body") -> T:
-    """Make a typed body from parsed JSON; BadBody says what is wrong."""
+    """Make a typed body from parsed JSON. Raises BadBody, which says what is wrong."""
     try:
         return msgspec.convert(value, type_, strict=False)
     except msgspec.ValidationError as error:
@@ -81,7 +82,7 @@ class QueueData(Body, gc=False):
 
 
 class BrokerData(Body):
-    """Addresses of one broker group by broker id; 0 is the master."""
+    """The addresses of the brokers of one group, by broker id; 0 is the master."""
 
     cluster: str
     brokerName: str
@@ -96,7 +97,7 @@ class BrokerData(Body):
 
 
 class TopicRoute(Body):
-    """Answer to 105 (TopicRouteData)."""
+    """Answer to 105 GET_ROUTEINFO_BY_TOPIC (TopicRouteData)."""
 
     queueDatas: list[QueueData]
     brokerDatas: list[BrokerData]
@@ -108,8 +109,9 @@ class TopicRoute(Body):
         return dumps_relaxed(self)
 
     def in_zone(self, zone: str) -> TopicRoute:
-        """The route for a client of this zone (ZoneRouteRPCHook): groups of the zone, and groups without a
-        master, whose slaves are read in whatever zone they are."""
+        """Return the route for a client of this zone (ZoneRouteRPCHook). It has the groups of the zone. It
+        also has all groups without a master, because clients read from their slaves whatever zone they are
+        in."""
         kept = [
             data
             for data in self.brokerDatas
@@ -131,14 +133,14 @@ class TopicRoute(Body):
 
 
 class ClusterInfo(Body):
-    """Answer to 106."""
+    """Answer to 106 GET_BROKER_CLUSTER_INFO."""
 
     brokerAddrTable: dict[str, BrokerData] = {}
     clusterAddrTable: dict[str, list[str]] = {}
 
 
 class BrokerMemberGroup(Body):
-    """Addresses of one group by broker id."""
+    """The addresses of the brokers of one group, by broker id."""
 
     cluster: str
     brokerName: str
@@ -146,20 +148,21 @@ class BrokerMemberGroup(Body):
 
 
 class BrokerMemberGroupBody(Body):
-    """Answer to 901."""
+    """Answer to 901 GET_BROKER_MEMBER_GROUP."""
 
     brokerMemberGroup: BrokerMemberGroup
 
 
 class TopicList(Body):
-    """Answer to 206, 224, 304."""
+    """Answer to 206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER, 224 GET_TOPICS_BY_CLUSTER, 304
+    GET_SYSTEM_TOPIC_LIST_FROM_NS."""
 
     topicList: list[str] = []
     brokerAddr: str | None = None
 
 
 class KvTable(Body):
-    """Answer to 219, 28, and to 103 (order topics)."""
+    """Answer to 219 GET_KVLIST_BY_NAMESPACE, 28 GET_BROKER_RUNTIME_INFO, and to 103 (order topics)."""
 
     table: dict[str, str] = {}
 
@@ -199,7 +202,7 @@ class ConsumerData(Body):
 
 
 class Heartbeat(Body):
-    """Body of 34 (HeartbeatData)."""
+    """Body of 34 HEART_BEAT (HeartbeatData)."""
 
     clientID: str
     producerDataSet: list[ProducerData] = []
@@ -209,7 +212,7 @@ class Heartbeat(Body):
 
 
 class CheckClientConfig(Body):
-    """Body of 46 (CheckClientRequestBody)."""
+    """Body of 46 CHECK_CLIENT_CONFIG (CheckClientRequestBody)."""
 
     clientId: str = ""
     group: str = ""
@@ -218,7 +221,7 @@ class CheckClientConfig(Body):
 
 
 class ConsumerIdList(Body):
-    """Answer to 38."""
+    """Answer to 38 GET_CONSUMER_LIST_BY_GROUP."""
 
     consumerIdList: list[str] = []
 
@@ -233,7 +236,7 @@ class ClientConnection(Body):
 
 
 class ConsumerConnections(Body):
-    """Answer to 203."""
+    """Answer to 203 GET_CONSUMER_CONNECTION_LIST."""
 
     connectionSet: list[ClientConnection] = []
     consumeType: str | None = None
@@ -243,13 +246,14 @@ class ConsumerConnections(Body):
 
 
 class ProducerConnections(Body):
-    """Answer to 204."""
+    """Answer to 204 GET_PRODUCER_CONNECTION_LIST."""
 
     connectionSet: list[ClientConnection] = []
 
 
 class ConsumersHere(Body):
-    """Members of one consumer group that send heartbeats to a broker; empty when none do any more."""
+    """The members of one consumer group that send their heartbeats to one broker, which writes this.
+    `clients` is empty when the last one has left."""
 
     groupName: str
     consumeType: str
@@ -264,12 +268,14 @@ class _Told(Body):
 
 
 def told_body(groups: list[bytes]) -> bytes:
-    """Body of 28101, made of encoded `ConsumersHere`. Groups that are not named did not change."""
+    """Encode the body of 28101 TELL_CONSUMERS from encoded `ConsumersHere`. Groups that are not in it did not
+    change."""
     return b'{"groups":[%b]}' % b",".join(groups)
 
 
 def decode_told(data: bytes) -> list[ConsumersHere]:
-    """The groups in a body of 28101. BadBody. Our own brokers write it, so it is strict JSON."""
+    """Decode the groups in a body of 28101 TELL_CONSUMERS. Brokers of this project write it, so it is strict
+    JSON. Raises BadBody for anything else."""
     try:
         return msgspec.json.decode(data, type=_Told).groups
     except (msgspec.DecodeError, ValueError) as error:
@@ -277,8 +283,8 @@ def decode_told(data: bytes) -> list[ConsumersHere]:
 
 
 class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pull that waits at the leader, in a body of 28102. `serialize` and `opaque` are those of its
-    request."""
+    """A pull request that waits at the leader, as listed in a body of 28102 TELL_PULLS. `serialize` and
+    `opaque` are those of the request."""
 
     clientId: str
     group: str
@@ -291,15 +297,16 @@ class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PullsHeld(Body):
-    """Body of 28102: pulls that began to wait at the leader of a term. Each replaces the previous one of that
-    client and queue."""
+    """Body of 28102 TELL_PULLS: pull requests that began to wait at the leader of term `term`. A pull
+    replaces the previous pull of the same client and queue."""
 
     term: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     pulls: list[WaitingPull] = []
 
 
 def decode_held(data: bytes) -> PullsHeld:
-    """Decode a body of 28102. BadBody. Our own brokers write it, so it is strict JSON."""
+    """Decode a body of 28102 TELL_PULLS. Brokers of this project write it, so it is strict JSON. Raises
+    BadBody for anything else."""
     try:
         return msgspec.json.decode(data, type=PullsHeld)
     except (msgspec.DecodeError, ValueError) as error:
@@ -307,13 +314,13 @@ def decode_held(data: bytes) -> PullsHeld:
 
 
 class GroupList(Body):
-    """Answer to 300."""
+    """Answer to 300 QUERY_TOPIC_CONSUME_BY_WHO."""
 
     groupList: list[str] = []
 
 
 class QuerySubscription(Body):
-    """Answer to 345 (QuerySubscriptionResponseBody)."""
+    """Answer to 345 QUERY_SUBSCRIPTION_BY_CONSUMER (QuerySubscriptionResponseBody)."""
 
     group: str
     topic: str | None = None
@@ -321,8 +328,8 @@ class QuerySubscription(Body):
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
-    """One queue, which may be the key of a map. Queues sort as clients sort them for allocation (topic,
-    broker, queue)."""
+    """One queue; it can be the key of a map. Queues sort as clients sort them for allocation (topic, broker,
+    queue)."""
 
     topic: str
     brokerName: str
@@ -330,26 +337,27 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
 
 
 class LockRequest(Body):
-    """Body of 41 and 42."""
+    """Body of 41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ."""
 
     consumerGroup: str
     clientId: str
     mqSet: list[MessageQueue] = []
     onlyThisBroker: bool = False
     epochs: list[int] | None = None
-    """An extension of ours, sent by our clients: a number for each of `mqSet` that rises each time its client
-    locks the queue anew. Renewals and the unlocking have the number of their lock."""
+    """An extension of ours, which our clients send: one number for each queue of `mqSet`. The number rises
+    each time the client locks that queue anew. Requests that renew or release a lock carry the number of the
+    lock."""
 
 
 class LockAnswer(Body):
-    """Answer to 41."""
+    """Answer to 41 LOCK_BATCH_MQ."""
 
     lockOKMQSet: list[MessageQueue] = []
 
 
 def subscription_codes(expression: str | None) -> tuple[list[str], list[int]]:
-    """Tags and their codes of an expression such as "TagA || TagB"; both empty for all messages
-    (FilterAPI.buildSubscriptionData)."""
+    """Return the tags of an expression such as "TagA || TagB", and their codes. Both lists are empty if the
+    expression selects all messages (FilterAPI.buildSubscriptionData)."""
     text = (expression or "").strip()
     if text in ("", "*"):
         return [], []
@@ -358,13 +366,14 @@ def subscription_codes(expression: str | None) -> tuple[list[str], list[int]]:
 
 
 def make_subscription(topic: str, expression: str | None, version: int, kind: str = "TAG") -> Subscription:
-    """Make a subscription, with its tags and codes computed."""
+    """Make a subscription, and compute its tags and their codes."""
     tags, codes = subscription_codes(expression) if kind == "TAG" else ([], [])
     return Subscription(topic, expression or "*", tags, codes, version, kind)
 
 
 def decode_heartbeat(data: bytes) -> Heartbeat:
-    """Decode a body of 34 from any client. codeSet is computed when it is missing (C++ sends none)."""
+    """Decode a body of 34 HEART_BEAT from any client. codeSet is computed if it is missing (the C++ client
+    sends none)."""
     value = loads(data)
     if not isinstance(value, dict):
         raise BadBody("the heartbeat is not a JSON object")
@@ -393,12 +402,12 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
 
 
 def decode_client_config(data: bytes) -> CheckClientConfig:
-    """Decode a body of 46, in which clients may send nulls."""
+    """Decode a body of 46 CHECK_CLIENT_CONFIG, in which clients may send nulls."""
     return convert_body(without_nulls(loads(data)), CheckClientConfig, "check of a subscription")
 
 
 def _name_ordinal(value: dict[str, Any], field: str, names: tuple[str, ...]) -> None:
-    """Replace an enum's ordinal by its name. BadBody when it is neither a name nor an ordinal."""
+    """Replace an enum's ordinal by its name. Raises BadBody if the value is neither a name nor an ordinal."""
     item = value.get(field)
     if item is None:
         value.pop(field, None)
@@ -415,7 +424,7 @@ def _name_ordinal(value: dict[str, Any], field: str, names: tuple[str, ...]) -> 
 
 
 class TopicOffset(Body):
-    """Offsets of one queue; lastUpdateTimestamp in ms, 0 for never."""
+    """The smallest and the next offset of one queue. lastUpdateTimestamp is in ms; 0 means never."""
 
     minOffset: int
     maxOffset: int
@@ -423,7 +432,7 @@ class TopicOffset(Body):
 
 
 class OffsetWrapper(Body):
-    """Offsets of a group in one queue."""
+    """The end of one queue at the broker (`brokerOffset`), and a group's offset in it."""
 
     brokerOffset: int
     consumerOffset: int
@@ -432,7 +441,7 @@ class OffsetWrapper(Body):
 
 
 class SubscriptionGroupConfig(Body):
-    """Body of 200; a consumer group's settings."""
+    """Body of 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP; a consumer group's settings."""
 
     groupName: str
     consumeEnable: bool = True
@@ -450,7 +459,7 @@ class SubscriptionGroupConfig(Body):
 
 
 class GroupConfigList(Body):
-    """Body of 225."""
+    """Body of 225 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
     groupConfigList: list[SubscriptionGroupConfig]
 
@@ -468,13 +477,13 @@ class ListedTopic(Body):
 
 
 class TopicConfigList(Body):
-    """Body of 18."""
+    """Body of 18 UPDATE_AND_CREATE_TOPIC_LIST."""
 
     topicConfigList: list[ListedTopic]
 
 
 class SubscriptionGroupTable(Body):
-    """Answer to 201 (SubscriptionGroupWrapper), only its groups."""
+    """Answer to 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (SubscriptionGroupWrapper), only its groups."""
 
     subscriptionGroupTable: dict[str, SubscriptionGroupConfig] = {}
 
@@ -482,14 +491,14 @@ class SubscriptionGroupTable(Body):
 def queue_table(
     name: str, table: Mapping[MessageQueue, object] | Iterable[tuple[MessageQueue, object]]
 ) -> bytes:
-    """Encode a body with one map from queues to values: `{"offsetTable":{{queue}:value}}` (202, 208, 220,
-    221)."""
+    """Encode a body with one map from queues to values: `{"offsetTable":{{queue}:value}}`. Requests 202, 208,
+    220 and 221 use this form."""
     items = table.items() if isinstance(table, Mapping) else table
     return dumps_object_map(name, sorted(items, key=lambda item: item[0]))
 
 
 def decode_queue_table(data: bytes, name: str, value_type: type[T]) -> dict[MessageQueue, T]:
-    """Inverse of `queue_table`."""
+    """Decode what `queue_table` encodes."""
     value = loads(data, large=True)
     table = value.get(name) if isinstance(value, dict) else None
     if not isinstance(table, dict):

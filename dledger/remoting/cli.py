@@ -27,8 +27,8 @@ from dledger.runtime.settings import ConfigError, Property, Schema
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 ANNOUNCE_LIMIT_S = 0.3
-"""How long the start waits for standard output to take its line. The event loop is blocked during this
-time."""
+"""Limit, in seconds, of the wait for standard output to accept the boot line. The event loop is blocked
+during this time."""
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -39,7 +39,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Arguments:
-    """The command line that NameServer and broker share."""
+    """The command line of NameServer and broker, decoded."""
 
     config_file: str | None
     print_all: bool
@@ -48,7 +48,8 @@ class Arguments:
 
 
 def arguments_of(options: Options) -> Arguments:
-    """Convert the declared options of a server. WrongUsage for a word that is not a property."""
+    """Convert the declared options of a server. Raises WrongUsage for a word that does not belong to a
+    property."""
     rest, overrides = list(options.properties), []
     if name_servers := getattr(options, "name_servers", None):
         overrides.append(Property("namesrvAddr", name_servers))
@@ -61,7 +62,8 @@ def arguments_of(options: Options) -> Arguments:
 
 
 def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:
-    """Read the settings; returns them with warnings and their source. ConfigError."""
+    """Read the settings. Returns them with the warnings and with the source from which they can be read
+    again. Raises ConfigError for settings that are wrong."""
     path = arguments.config_file
     wrong: list[str] = []
     properties = read_properties(env.files, path, wrong) if path else []
@@ -72,8 +74,8 @@ def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, lis
 
 
 def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings: Iterable[str] = ()) -> bool:
-    """Print the settings for `-p` and `-m`; False when neither was given. Properties that were given but have
-    no effect come first, as comments."""
+    """Print the settings if `-p` or `-m` was given; returns False if neither was. Properties that were given
+    but have no effect come first, as comments."""
     if not (arguments.print_all or arguments.print_important):
         return False
     lines = [f"# {warning}" for warning in warnings]
@@ -93,11 +95,12 @@ def set_up_logging(
     level: int = logging.INFO,
     apart: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Log to a rotating file in `log_dir` (made if missing), or without one to standard error.
+    """Log to a rotating file in `log_dir`, which is made if it is missing. Without `log_dir`, log to standard
+    error.
 
-    A thread writes the lines. When it is too slow some lines are dropped and counted (`QueuedHandler`), and
-    the service goes on. `apart`: names of loggers with their own file; without a directory they write
-    nothing. ConfigError when the directory cannot be used.
+    A thread writes the lines. If it is too slow, some lines are dropped and counted (`QueuedHandler`), and
+    the service continues. `apart` maps names of loggers to their own files; without a directory these loggers
+    write nothing. Raises ConfigError if the directory cannot be used.
     """
     handler: logging.Handler
     if log_dir:
@@ -128,8 +131,8 @@ def _rotating(log_dir: str, file_name: str) -> logging.Handler:
 
 
 def reopen_logs() -> str:
-    """Make the log files be opened by name again before the next line, because they may have been moved away.
-    Errors are printed to standard error."""
+    """Open the log files by name again before the next line is written, because they may have been moved
+    away. Errors are printed to standard error."""
     loggers = [logging.getLogger(), *map(logging.getLogger, sorted(logging.root.manager.loggerDict))]
     for handler in (handler for one in loggers for handler in one.handlers):
         if isinstance(handler, QueuedHandler) and isinstance(handler.target, LogFile):
@@ -163,8 +166,8 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
 
 
 def complain(message: str, code: int) -> int:
-    """Print an error to standard error, one for each line of `message`, after everything that was logged;
-    returns `code`."""
+    """Print one error line to standard error for each line of `message`, after everything that was logged
+    before. Returns `code`."""
     flush_logs()
     with suppress(OSError):
         for line in message.splitlines():
@@ -175,8 +178,8 @@ def complain(message: str, code: int) -> int:
 def announce(line: str) -> None:
     """Print the boot line to standard output at once.
 
-    When standard output takes no line, for example on a full disk or when its reader has gone or pauses, the
-    line is logged instead and the server runs anyway.
+    If standard output does not accept it (for example because the disk is full, or its reader has ended or
+    pauses), the line is logged instead and the server runs anyway.
     """
     try:
         say(line, stdout=True, limit_s=ANNOUNCE_LIMIT_S)

@@ -1,7 +1,9 @@
-"""The client side: one connection per address, many requests in flight on it, answers matched by opaque.
+"""The client side: one connection per address, with many requests in flight, whose answers are matched by
+opaque.
 
 A connection is made at its first use; requests made meanwhile wait for it. When it is lost, all its requests
-fail at once, and the next use connects again. Requests of one turn of the loop are sent in one write.
+fail at once, and the next use connects again. Requests that are made in one turn of the loop are sent in one
+write.
 """
 
 from __future__ import annotations
@@ -32,17 +34,18 @@ if TYPE_CHECKING:
 __all__ = ["Answered", "ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
 
 Answered = Response | Coroutine[Any, Any, Response] | None
-"""The answer to a request of a peer. None means no answer; a coroutine returns the answer later."""
+"""What a handler returns for a request that the peer sent: the answer, or a coroutine that returns the answer
+later, or None if there is no answer."""
 ClientHandler = Callable[[str, Request], Answered]
-"""Handles a request of the peer at an address."""
+"""Handles a request that the peer at this address sent to us."""
 MAX_ANSWERING = 16
-"""At most this many requests of peers are answered by coroutines at the same time; one more is refused with
-SYSTEM_BUSY."""
+"""Largest number of the peers' requests that are answered by coroutines at the same time; one more is refused
+with SYSTEM_BUSY."""
 
 
 class RemotingClient:
-    """Sends requests to any address ("host:port"). `run` must be running: it connects, and closes idle
-    connections."""
+    """Sends requests to any address ("host:port"). `run` must be running, because it makes the connections
+    and closes idle ones."""
 
     def __init__(
         self,
@@ -56,8 +59,9 @@ class RemotingClient:
         credentials: Credentials | None = None,
         tls: SSLContext | None = None,
     ) -> None:
-        """With `redirect` brokers that do not lead answer with the leader; otherwise they forward requests to
-        it. `credentials` sign all requests. `tls` is used for all connections."""
+        """With `redirect`, a broker that is not the leader answers with the leader's address; otherwise it
+        forwards the request to the leader. `credentials` sign all requests. `tls` is used for all
+        connections."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -108,7 +112,7 @@ class RemotingClient:
         body: bytes = b"",
         timeout_s: float = 3.0,
     ) -> Response:
-        """Send a request and wait for its answer, whatever its code. RemotingError when there is no
+        """Send a request and return its answer, whatever its code. Raises RemotingError if there is no
         answer."""
         future: asyncio.Future[Response] = self.loop.create_future()
 
@@ -155,7 +159,7 @@ class RemotingClient:
         self, addr: str, request: Request, fields: Mapping[str, str], timeout_s: float, on_done: OnDone
     ) -> None:
         """Forward another client's request with these header fields, as `invoke_nowait` does. For a oneway
-        request `on_done` is called only when it cannot be sent."""
+        request `on_done` is called only if it cannot be sent."""
         try:
             link = self._link(addr)
             self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -176,19 +180,19 @@ class RemotingClient:
             self.loop.call_soon(on_done, error)
 
     async def close(self) -> None:
-        """Close all connections. Requests in flight fail with ConnectionLost, later ones are refused."""
+        """Close all connections. Requests in flight fail with ConnectionLost; later requests are refused."""
         self._closed = True
         for link in list(self._links.values()):
             link.close("this client was closed")
 
     def drop_unsent(self, reason: str) -> None:
-        """Fail the requests that have not been sent, with ConnectFailed: they are certainly not executed."""
+        """Fail the requests that have not been sent, with ConnectFailed: they certainly were not executed."""
         for link in list(self._links.values()):
             link.drop_unsent(reason)
 
     def has_room(self, addr: str, size: int) -> bool:
-        """Whether a request of this many bytes, its header not counted, would be accepted and not refused
-        with Overloaded."""
+        """Whether a request of this many bytes (without its header) would be accepted. Otherwise it would be
+        refused with Overloaded."""
         link = self._links.get(addr)
         return link is None or link.has_room(size)
 
@@ -229,7 +233,8 @@ class RemotingClient:
     # --- for Link ------------------------------------------------------------------------------------
 
     def call(self, done: OnDone, result: Response | RemotingError) -> None:
-        """Report a result to a caller. What its callback raises goes to the loop's exception handler."""
+        """Report a result to the caller of a request. An exception of its callback goes to the loop's
+        exception handler."""
         try:
             done(result)
         except Exception as error:  # the boundary of one request
@@ -263,7 +268,7 @@ class RemotingClient:
         send(response)
 
     def handle(self, addr: str, request: Request) -> Answered:
-        """Our answer to a request of the peer."""
+        """Return our answer to a request of the peer."""
         handler = self._handlers.get(request.code)
         if handler is None:
             remark = f" request type {request.code} not supported"
@@ -278,7 +283,7 @@ class RemotingClient:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def drop(self, link: Link) -> None:
-        """Forget a link that has ended: the next use of its address makes a new one."""
+        """Forget a link that has ended, so that the next use of its address makes a new one."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
 

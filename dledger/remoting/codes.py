@@ -9,11 +9,11 @@ VERSION = 479
 later."""
 
 VERSION_STRICT_JSON = 401
-"""Clients from V4_9_4 on read route bodies as strict JSON."""
+"""Clients from V4_9_4 on read route bodies as strict JSON; older ones do not."""
 
 
 class RequestCode(IntEnum):
-    """Codes of requests. Those above 32767 do not fit into a binary header (see remoting.frames)."""
+    """Codes of requests. Codes above 32767 do not fit into a binary header (see remoting.frames)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

@@ -16,11 +16,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 FLAG_REDIRECT = 4
-"""An extension of ours: the sender wants an answer with the leader's address (14) instead of having the
-request forwarded. Our client and brokers set it in all requests. Other clients do not, and RocketMQ reads
-only bits 0 and 1."""
+"""An extension of ours: if the broker is not the leader, the sender wants an answer with the leader's address
+(code 14) and no forwarding of the request. Our client and brokers set it in all requests. Other clients do
+not, and RocketMQ reads only bits 0 and 1."""
 FLAG_FORWARDED = 8
-"""An extension of ours: a broker that does not lead forwards the request of one of its own clients."""
+"""An extension of ours: this request is a client's request that a broker which is not the leader forwards."""
 
 NO_FIELDS = msgspec.Raw(b"{}")
 """extFields of a command that has no fields."""
@@ -39,10 +39,10 @@ class SerializeType(IntEnum):
 
 
 class Request(msgspec.Struct, eq=False, gc=False):
-    """One decoded inbound command. `size` is the number of bytes that it adds to its connection's in-flight
-    account.
+    """One decoded inbound command.
 
-    Header fields are decoded on demand: `header(SendMessageHeader)` or, all as text, `ext()`.
+    `size` is the number of bytes that it adds to its connection's in-flight account. Header fields are
+    decoded on demand, as a struct with `header(SendMessageHeader)` or all as text with `ext()`.
     """
 
     code: int
@@ -57,7 +57,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
     body: bytes = msgspec.field(name="(body)", default=b"")
     size: int = msgspec.field(name="(size)", default=0)
     by_member: bool | None = msgspec.field(name="(by member)", default=None)
-    """Whether a broker of the group sent or forwarded it; None until that was checked."""
+    """Whether a broker of the group sent or forwarded this request; None until that was checked."""
 
     @property
     def oneway(self) -> bool:
@@ -70,7 +70,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
         return self.flag & FLAG_RESPONSE != 0
 
     def header(self, type_: type[T]) -> T:
-        """The header fields as a struct of `remoting.headers`; BadHeader names what is missing or wrong."""
+        """Return the header fields as a struct of `remoting.headers`. Raises BadHeader, which names what is
+        missing or wrong."""
         return decode_fields(self.ext_fields, type_, self.code)
 
     def ext(self) -> dict[str, str]:
@@ -79,7 +80,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
 
 
 class Response:
-    """An answer, as a client receives it or as a handler of a client makes it. `ext` has no null values."""
+    """An answer: one that a client has received, or one that a handler of a client makes. `ext` has no null
+    values."""
 
     __slots__ = ("_ext", "body", "code", "opaque", "remark", "version")
 
@@ -109,7 +111,8 @@ class Response:
         return value
 
     def header(self, type_: type[T]) -> T:
-        """The header fields as a struct of `remoting.headers`; BadHeader names what is missing or wrong."""
+        """Return the header fields as a struct of `remoting.headers`. Raises BadHeader, which names what is
+        missing or wrong."""
         value = self._ext
         if isinstance(value, msgspec.Raw):
             return decode_fields(value, type_, None)
@@ -146,8 +149,8 @@ def response_name(code: int) -> str:
 
 
 def decode_fields(raw: msgspec.Raw, type_: type[T], code: int | None) -> T:
-    """Decode typed header fields from JSON. Numbers and booleans may be given as text and the other way
-    round."""
+    """Decode typed header fields from JSON. Numbers and booleans may be given as text, and text as numbers.
+    Raises BadHeader for wrong fields."""
     try:
         return msgspec.json.decode(raw, type=type_, strict=False)
     except DECODE_ERRORS:
@@ -156,7 +159,7 @@ def decode_fields(raw: msgspec.Raw, type_: type[T], code: int | None) -> T:
 
 
 def fields_as_text(raw: msgspec.Raw) -> dict[str, str]:
-    """Header fields as a dict of text; BadHeader when they are not a JSON object."""
+    """Return the header fields as a dict of text. Raises BadHeader if they are not a JSON object."""
     try:
         return _TEXT_FIELDS.decode(raw)
     except DECODE_ERRORS:

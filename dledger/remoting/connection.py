@@ -1,7 +1,8 @@
-"""One TCP connection of a server, as its handlers see it.
+"""One TCP connection of a server.
 
-A read is split into all requests that it completes, and each is passed to the handler of its code. The
-answers of one turn of the loop (or later ones, from commits and timers) are sent in one write.
+A read is split into all requests that it completes, and each is passed to the handler of its code. A handler
+answers at once, or later from a commit or a timer. All answers that are made in one turn of the loop are sent
+in one write.
 
 Back-pressure works by not reading. The server reads nothing more from a connection
 
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
 
 
 MAX_ASKED = 1024
-"""At most this many of our requests to one peer are unanswered; one more is refused with Overloaded."""
+"""Largest number of unanswered requests of ours to one peer; one more is refused with Overloaded."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer, as handlers see it. Every request that is not oneway must be answered exactly once, now or
-    later.
+    """The connection to one peer, as handlers see it. Every request that is not oneway must be answered
+    exactly once, now or later.
 
     `peer` is "ip:port", `peer_host` is the same as the 8-byte host field of a record (zeros for an IPv6
     address, which records cannot hold), `attributes` belongs to the application.
@@ -80,13 +81,13 @@ class Connection(asyncio.BufferedProtocol):
         self._asked: dict[int, tuple[asyncio.TimerHandle, OnDone]] = {}
         self._take = None if server.bulk is None else self._bulk
         self._unread = 0
-        """Bytes in the reader's buffer that wait for a later turn of the loop."""
+        """Number of bytes in the reader's buffer that wait for a later turn of the loop."""
         self._undone: deque[Request] = deque()
         """Decoded requests that wait for a later turn of the loop."""
         self._waits_for_turn = False
         self._unsent = 0
-        """Bytes of answers that the system has not taken, as far as is known: those in `_out`, and those in
-        the transport when it was last asked."""
+        """Number of bytes of answers that the system has not accepted yet, as far as is known. These are the
+        bytes in `_out`, and those that the transport held when it was last asked."""
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -100,11 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         remark: str | None = None,
         promised: bool = False,
     ) -> None:
-        """Answer a request, in its serialization. Nothing happens if it was oneway or the peer is gone.
+        """Answer a request, in its serialization. Nothing happens if the request was oneway or the peer is
+        gone.
 
-        A body may be given in pieces; they are read when the output is written, in the next turn at the
-        latest. A body of more than `LARGE_ANSWER` is replaced by SYSTEM_BUSY while the server is crowded,
-        unless it is `promised`: its content was recorded as given to this peer.
+        A body may be given in pieces; they must not change until the output is written, in the next turn at
+        the latest. A body of more than `LARGE_ANSWER` is replaced by SYSTEM_BUSY while the server is crowded,
+        unless it is `promised`. That means that the content is already recorded as delivered to this peer.
         """
         if request.flag & 2 or self.closed:
             self._settle(request)
@@ -133,8 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self._sent(request)
 
     def respond_run(self, frames: Sequence[bytes], size: int) -> None:
-        """Answer requests that `Bulk` took, with encoded frames in their order. `size` is their part of the
-        in-flight account."""
+        """Answer the requests that a `Bulk` function has taken, with encoded frames in the order of the
+        requests. `size` is what these requests added to the in-flight account."""
         self._inflight -= size
         if self._reading_paused and self._inflight <= self._limits.max_inflight // 2:
             self._adjust_reading()
@@ -185,33 +187,34 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether all connections together have more than `max_unsent` unsent bytes, so that large answers
-        have to wait."""
+        """Whether all connections together have more than `max_unsent` unsent bytes; then large answers have
+        to wait."""
         return self._server.crowded
 
     def again(self, request: Request) -> None:
-        """Pass an unanswered request to its handler again, because what it waited for has arrived. If the
-        loop stood still since the connection was made, the connection is closed instead."""
+        """Pass a request that has not been answered to its handler again, because what the request waited for
+        has arrived. If the loop stood still since the connection was made, the connection is closed
+        instead."""
         if self.is_current():
             self._server.dispatch(self, request)
 
     def is_current(self) -> bool:
-        """Whether requests of this connection may be executed: the loop did not stand still since the
-        connection was made."""
+        """Whether requests of this connection may be executed. They may if the loop did not stand still since
+        the connection was made."""
         server = self._server
         if server.standstill is not None:
             server.standstill.check()
         return self._era == server.era
 
     def close(self) -> None:
-        """Close after all answers so far were sent."""
+        """Close the connection after all answers so far were sent."""
         if self._transport is not None and not self._transport.is_closing():
             self.flush()
             self._transport.close()
 
     def close_idle(self) -> None:
-        """Close an idle connection; at once if during all that time the peer has not taken what was sent to
-        it."""
+        """Close an idle connection. If the peer has not accepted what was sent to it, close at once and do
+        not wait for it."""
         transport = self._transport
         if transport is not None and (transport.is_closing() or transport.get_write_buffer_size()):
             transport.abort()
@@ -264,14 +267,14 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = size
 
     def recount(self) -> None:
-        """Check how many bytes the system has taken in the meantime: a transport reports that only when
+        """Ask how many bytes the system has accepted in the meantime. A transport does not report it until
         little is left."""
         if self._unsent and self._transport is not None and not self._out:
             self._count_unsent(self._transport.get_write_buffer_size())
         self._go_on_if_taken()
 
     def _is_held_up(self) -> bool:
-        """Whether requests that were read already have to wait until the peer takes its answers."""
+        """Whether requests that were already read have to wait until the peer accepts its answers."""
         if self._peer_is_slow:
             return True  # the transport says when the peer has taken it
         if self._out and self._unsent > self._limits.outbound_high_water:
@@ -370,7 +373,8 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def go_on(self) -> None:
-        """Continue, in the turn of the loop for which this connection waited."""
+        """Continue with the requests that were left over. The server calls this in the turn of the loop for
+        which the connection waited."""
         self._waits_for_turn = False
         if self.closed or not self.is_current():
             return
@@ -398,8 +402,8 @@ class Connection(asyncio.BufferedProtocol):
         self._undone.extend(requests)
 
     def _handle(self, whole: bool = False) -> None:
-        """Dispatch the requests that were read, as far as this turn of the loop has time, or all of them if
-        `whole`."""
+        """Dispatch the requests that were read, until the time for this turn of the loop is used up. With
+        `whole`, dispatch all of them."""
         server, undone = self._server, self._undone
         first = True
         while undone:
@@ -471,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
         return False  # the transport closes itself
 
     def idle_since(self) -> float:
-        """Loop time of the last traffic."""
+        """Loop time at which something was last sent or received."""
         return self.last_active
 
     def release_memory(self) -> None:
@@ -481,10 +485,13 @@ class Connection(asyncio.BufferedProtocol):
 
 
 Handler = Callable[[Connection, Request], None]
-"""Answers a request with `connection.respond`, now or later. An exception becomes the answer."""
+"""Answers a request with `connection.respond`, now or later. If it raises, the exception becomes the
+answer."""
 
 Bulk = Callable[[Connection, bytearray, int], tuple[int, int, int]]
-"""Takes requests that may be handled together from the front of a read. It gets the buffer and an end in it.
-It returns where it stopped, how many requests it took, and their size for the in-flight account (their
-frames, each with `REQUEST_OVERHEAD`), which `Connection.respond_run` subtracts again. It must not keep any
-part of the buffer."""
+"""Handles several requests together, from the front of the bytes that were read.
+
+It gets the buffer and the position at which the data in it ends. It returns where it stopped, how many
+requests it handled, and how much they add to the in-flight account (their frames, each with
+`REQUEST_OVERHEAD`); `Connection.respond_run` subtracts this again. It must not keep any part of the
+buffer."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class RemotingError(Exception):
-    """A failed request. `code` is the response code, None when no answer came.
+    """A failed request. `code` is the response code, or None if no answer came.
 
-    When a server's handler raises it, it becomes the answer. A client gets it for the peer's answer, or
-    (subclasses) with the reason why there is no answer.
+    If a handler of a server raises it, it becomes the answer. In a client it stands for an answer of the peer
+    that reports an error. Its subclasses say why there is no answer.
     """
 
     def __init__(self, code: int | None, remark: str) -> None:
@@ -32,7 +32,8 @@ class BadBody(RemotingError):
 
 
 class ConnectFailed(RemotingError):
-    """No connection, so the request certainly was not sent. `refused`: no process listens there."""
+    """There is no connection, so the request certainly was not sent. `refused`: no process listens at the
+    address."""
 
     def __init__(self, remark: str, refused: bool = False) -> None:
         super().__init__(None, remark)
@@ -52,7 +53,7 @@ class ConnectionLost(RemotingError):
 
 
 class RequestTimeout(RemotingError):
-    """No answer in time: whether the request was executed is not known."""
+    """No answer came in time: whether the request was executed is not known."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(None, remark)

@@ -1,5 +1,5 @@
-"""Checks whether any machine that reaches a port can connect. If so, that is logged at the start, because it
-is easily overlooked. Pure."""
+"""Checks whether any machine that reaches a port can connect. A server logs this at its start, because
+operators easily overlook it. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dledger.runtime.remoting_tls import TlsSettings
 
 
 def open_address(host: str, port: int, tls: TlsSettings) -> str:
-    """The address at which other machines may connect without a certificate of their own; empty when none
-    can."""
+    """Return the address at which other machines may connect without a certificate of their own; empty if
+    there is none."""
     certified = tls.listens and tls.mode == "enforcing" and tls.client_auth == "require"
     return "" if certified or _is_loopback(host) else join_address(host, port)
 

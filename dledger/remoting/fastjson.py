@@ -1,8 +1,9 @@
 """JSON as fastjson 1.2 writes it: strict JSON, except that keys of maps may be other values than text.
 
 `{"offsetTable":{"T@CG":{0:5,1:7}}}` has numbers as keys, `{{"brokerName":"a","queueId":0,"topic":"T"}:9}` has
-objects. `loads` reads all of it, `dumps` writes keys sorted and without nulls as Java does, with quoted keys
-(every tested client reads those), and `dumps_object_map` writes the one form that strict JSON cannot express.
+objects. `loads` reads all of these forms. `dumps` writes sorted keys and no nulls, as Java does, and quotes
+all keys (every tested client reads quoted keys). `dumps_object_map` writes the one form that strict JSON
+cannot express.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ MAX_DEPTH = 64
 """Deepest nesting of values in a body; a deeper body is refused."""
 
 MAX_ODD = 4 * 1024
-"""Largest body in bytes that is read by the slow parser below, which takes 2 microseconds a byte."""
+"""Limit, in bytes, of a body that needs the slow parser below, which takes 2 microseconds a byte; a longer
+one is refused."""
 MAX_UNQUOTED = 48 * 1024
-"""Largest body in bytes whose keys are quoted first, which takes up to 0.2 microseconds a byte."""
+"""Limit, in bytes, of a body that is first changed so that all keys are quoted. This takes up to 0.2
+microseconds a byte."""
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -33,17 +36,17 @@ _UNQUOTED = re.compile(
     rb'"(?:[^"\\]+|\\.)*+"?|([A-Za-z_$][A-Za-z0-9_$]*+|-?\d++(?:\.\d+)?+(?:[eE][-+]?\d+)?+)([ \t\r\n]*+:)?+',
     re.DOTALL,
 )
-"""Matches a text, which is not changed, or a word or number (group 1); before a colon (group 2) it is a key.
-Each byte is looked at once, whatever the body is: the expression never goes back."""
+"""Matches a text, which stays as it is, or a word or number (group 1), which is a key if a colon (group 2)
+follows. Each byte is looked at once, whatever the body is, because the expression never backtracks."""
 _NAMED = {"true": True, "false": False, "null": None}
 
 
 def loads(data: bytes, *, large: bool = False) -> Any:
-    """A body as Python values; BadBody when it is not JSON even in fastjson's sense.
+    """Return a body as Python values. A key that is a number becomes its text; a key that is an object
+    becomes its `dumps` text. Raises BadBody if the body is not JSON, not even as fastjson understands it.
 
-    A key that is a number becomes its text, a key that is an object its `dumps` text. A body from outside
-    must not block the loop, so long bodies that are not strict JSON are refused, unless `large` says that it
-    is the answer to our own request.
+    A body from outside must not block the loop. So long bodies that are not strict JSON are refused, unless
+    `large` says that the body is the answer to a request of ours.
     """
     try:
         return msgspec.json.decode(data)
@@ -99,12 +102,14 @@ def _relaxed(value: Any) -> bytes:
 
 
 def dumps_plain(value: object) -> bytes:
-    """Encode as `dumps` does a value without None and with texts as keys, several times as fast."""
+    """Encode as `dumps` does, several times as fast. The value must not contain None, and its keys must be
+    texts."""
     return _ENCODER.encode(value)
 
 
 def dumps_object_map(name: str, items: Iterable[tuple[object, object]], **others: object) -> bytes:
-    """`{"name":{{key object}:value,...}, others}`: bodies of 202, 208, 220, 221, 307 have such maps."""
+    """Encode `{"name":{{key object}:value,...}, others}`. Bodies of requests 202, 208, 220, 221 and 307 have
+    such maps."""
     entries = b",".join(dumps(key) + b":" + dumps(value) for key, value in items)
     fields = {key: dumps(value) for key, value in others.items() if value is not None}
     fields[name] = b"{" + entries + b"}"

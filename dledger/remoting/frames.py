@@ -1,10 +1,7 @@
-"""Bytes <-> commands, in both serializations. Pure: no I/O, no clock.
+"""Encodes commands to bytes and decodes them, in both serializations. Pure: no I/O, no clock.
 
-```
-length (4)   = 4 + header + body
-H (4)        = serialization type in the high byte (0 JSON, 1 ROCKETMQ), length of the header below
-header, body
-```
+``` length (4)   = 4 + header + body H (4)        = serialization type in the high byte (0 JSON, 1 ROCKETMQ),
+length of the header below header, body ```
 
 Responses are always written with extFields (the Java client reads them in send responses) whose values are
 text (the Go client drops frames with numbers, the C++ client reads them as 0). Servers give their language as
@@ -38,9 +35,10 @@ from dledger.remoting.limits import MAX_FRAME_SIZE, MAX_REQUEST_HEADER
 HEAD = struct.Struct(">II")
 HEAD_SIZE = 8
 MAX_HEADER_SIZE = 0xFFFFFF
-"""Largest header in bytes: its length field has 24 bits."""
+"""Limit, in bytes, of a header: its length field has 24 bits."""
 MAX_REMARK = 4096
-"""Longest remark of an answer in characters: it may quote the request, which may fill a whole frame."""
+"""Limit, in characters, of the remark of an answer; the rest is cut off. A remark may quote the request,
+which may fill a whole frame."""
 
 CLIENT_LANGUAGE = LanguageCode.PYTHON
 SERVER_LANGUAGE = LanguageCode.JAVA
@@ -49,7 +47,7 @@ _LENGTH = struct.Struct(">I")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _BINARY = struct.Struct(">hBhiii")
-"""code, language, version, opaque, flag, length of the remark."""
+"""The fields code, language, version, opaque, flag and length of the remark."""
 
 _HEADER_DECODER = msgspec.json.Decoder(Request, strict=False)
 _ENCODER = msgspec.json.Encoder()
@@ -59,8 +57,8 @@ _JSON = SerializeType.JSON
 _WIDE_CODES = {code & 0xFFFF: code.value for code in RequestCode if code > 0x7FFF}
 
 JSON_TAIL: bytes = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
-"""End of the JSON header of an answer, as Java writes it: the Rust client accepts only headers with all of
-its fields."""
+"""End of the JSON header of an answer, as Java writes it. It is complete because the Rust client accepts only
+headers with all of these fields."""
 Fields = msgspec.Struct | Mapping[str, str] | None
 """Header fields of an outgoing command: a struct of `remoting.headers`, or text by name."""
 
@@ -75,8 +73,8 @@ def encode_response_json(
     remark: str | None = None,
     body_size: int = 0,
 ) -> bytes:
-    """Encode a response frame without its body: lengths and JSON header. `body_size` bytes must follow.
-    ValueError when the header is too large for its length field."""
+    """Encode a response frame without its body, that is its lengths and its JSON header. The caller must send
+    `body_size` bytes after it. Raises ValueError if the header is too large for its length field."""
     header = b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d%b%b' % (
         code,
         b"{}" if not ext else _encode_json(ext),
@@ -103,7 +101,8 @@ def encode_response_binary(
 
 
 def _checked_size(header: bytes) -> int:
-    """The size of a header. ValueError for a larger one: it would be read as another serialization."""
+    """Return the size of a header. Raises ValueError if it does not fit into its 24 bits; it would change the
+    serialization type before it."""
     if len(header) > MAX_HEADER_SIZE:
         raise ValueError(f"the header has {len(header)} bytes; the limit is {MAX_HEADER_SIZE}")
     return len(header)
@@ -116,7 +115,7 @@ def encode_response(
     remark: str | None = None,
     body_size: int = 0,
 ) -> bytes:
-    """A response frame without its body, in the serialization of its request."""
+    """Encode a response frame without its body, in the serialization of the request."""
     if request.serialize is _JSON:
         return encode_response_json(request.opaque, code, ext, remark, body_size)
     return encode_response_binary(request.opaque, code, ext, remark, body_size)
@@ -172,7 +171,7 @@ def fields_of(fields: Fields) -> dict[str, str]:
 def encode_binary_header(
     code: int, language: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, str]
 ) -> bytes:
-    """A ROCKETMQ header; ValueError when a name, a value or a number does not fit its field."""
+    """Encode a ROCKETMQ header. Raises ValueError if a name, a value or a number does not fit its field."""
     raw_remark = (remark or "").encode("utf-8", "replace")
     parts = []
     for name, value in ext.items():
@@ -215,7 +214,8 @@ def _without_surrogates(value: object) -> object:
 
 
 def decode_header(serialize: int, header: bytes) -> Request:
-    """Decode a request or response from its header; FrameError when it is malformed. The body is not set."""
+    """Decode a request or response from its header; the body is not set. Raises FrameError if the header is
+    malformed."""
     if serialize == 0:
         try:
             return _HEADER_DECODER.decode(header)
@@ -227,10 +227,11 @@ def decode_header(serialize: int, header: bytes) -> Request:
 
 
 def _decode_lenient(header: bytes) -> Request:
-    """Decode JSON whose envelope has numbers as text, text as numbers, or nulls, or whose texts are not
-    Unicode (half of a surrogate pair, or bytes that are not UTF-8). In such texts U+FFFD replaces what is
-    wrong, as a Java client writes it. An error would close the connection, with everything that is in flight
-    on it."""
+    """Decode JSON whose envelope has numbers as text, text as numbers, or nulls, or whose texts are not valid
+    Unicode (half of a surrogate pair, or bytes that are not UTF-8).
+
+    In such texts U+FFFD replaces what is wrong, as a Java client writes it. Raising an error instead would
+    close the connection, with all requests that are in flight on it."""
     header = _LONE_SURROGATE.sub(_replaced, header.decode(errors="replace").encode())
     try:
         value = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
@@ -318,11 +319,12 @@ def _slice(data: bytes, start: int, size: int) -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream into commands. The bytes are read into `buffer()` and announced by `received`.
+    """Splits a byte stream into commands.
 
-    The buffer starts small, doubles when reads fill it (up to `max_buffer_size`), and grows beyond that only
-    for a frame that needs it, never faster than its bytes arrive: a peer that announces 16 MiB and sends
-    nothing takes no memory. After a FrameError (in `error`) nothing more is decoded.
+    The caller reads the bytes into `buffer()` and reports them with `received`. The buffer starts small and
+    doubles when reads fill it (up to `max_buffer_size`). Beyond that it grows only for a frame that needs
+    more, and never faster than the bytes of this frame arrive. So a peer that announces 16 MiB and sends
+    nothing costs no memory. After a FrameError (in `error`) nothing more is decoded.
     """
 
     __slots__ = ("_buffer", "_buffer_size", "_end", "_max_buffer_size", "_max_frame_size", "_view", "error")
@@ -343,16 +345,17 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is still incomplete."""
+        """Number of bytes of a frame that is still incomplete."""
         return self._end
 
     @property
     def capacity(self) -> int:
-        """Bytes of memory held."""
+        """Size of the buffer in bytes."""
         return len(self._buffer)
 
     def buffer(self) -> memoryview:
-        """The place for the next bytes; valid until the next call of any method."""
+        """Return the memory into which the next bytes are to be read; valid until the next call of any
+        method."""
         if not self._buffer:
             self._resize(self._buffer_size)
         return self._view[self._end :]
@@ -363,11 +366,11 @@ class FrameReader:
             self._resize(0)
 
     def received(self, count: int, take: Callable[[bytearray, int], int] | None = None) -> list[Request]:
-        """All commands that the `count` new bytes complete. Check `error` afterwards.
+        """Return all commands that the `count` new bytes complete. Check `error` afterwards.
 
-        `take` is called first. It gets the buffer and an end in it, handles as many whole frames as it can
-        from the front, and returns where it stopped. It must not keep any part of the buffer. The remaining
-        frames are decoded here.
+        First `take` is called. It gets the buffer and the position at which the data ends, handles as many
+        whole frames as it can from the front, and returns where it stopped. It must not keep any part of the
+        buffer. The remaining frames are decoded here.
         """
         commands: list[Request] = []
         if self.error is not None:
@@ -407,7 +410,7 @@ class FrameReader:
         return commands
 
     def _keep(self, at: int, end: int) -> None:
-        """Move the incomplete frame to the front and make room after it."""
+        """Move the incomplete frame to the front of the buffer, and make room after it."""
         rest = end - at
         capacity = len(self._buffer)
         self._end = rest

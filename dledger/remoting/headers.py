@@ -1,9 +1,10 @@
 """The header of each request as a typed struct; field names as on the wire (RocketMQ's *RequestHeader).
 
 A field without a default is required: a request that lacks it is answered with code 1 and the field's name.
-Fields that are not declared (for routing, ACL, newer versions) are ignored. Times are in ms, offsets in
-messages unless stated otherwise. The one exception in names is `SendMessageV2Header`: its fields are sent as
-the letters a to n, and have the names of `SendMessageHeader` here, so that one send path serves both.
+Fields that are not declared (for routing, ACL, newer versions) are ignored. Times are in ms. Offsets are
+queue offsets, which count messages, unless stated otherwise. The one exception in names is
+`SendMessageV2Header`: its fields are sent as the letters a to n. In Python they have the names of
+`SendMessageHeader`, so that one send path serves both.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ from dledger.remoting.response_headers import (
 )
 
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
-"""Header fields: the zone of a broker or a client, and whether the client uses only brokers of its zone."""
+"""Names of header fields: the zone of a broker or client, and whether a client uses only brokers of its
+zone."""
 
 
 class NoHeader(Header):
@@ -102,7 +104,8 @@ class SendMessageV2Header(
     Header,
     rename=dict(zip(SendMessageHeader.__struct_fields__, "abcdefghijklmn", strict=True)),
 ):
-    """310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE, 325 SEND_REPLY_MESSAGE_V2: a to n, in this order."""
+    """310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE, 325 SEND_REPLY_MESSAGE_V2. On the wire the fields are the
+    letters a to n, in this order."""
 
     producerGroup: str
     topic: str
@@ -121,7 +124,8 @@ class SendMessageV2Header(
 
 
 class RecallMessageHeader(Header):
-    """370 RECALL_MESSAGE. `recallHandle` is from the answer to a send (`formats.timers`)."""
+    """370 RECALL_MESSAGE. `recallHandle` comes from the answer to a send of a timer message
+    (`formats.timers`)."""
 
     topic: str
     recallHandle: str
@@ -130,7 +134,7 @@ class RecallMessageHeader(Header):
 
 
 class ReplyMessageHeader(Header):
-    """326 PUSH_REPLY_MESSAGE_TO_CLIENT. Hosts as "ip:port", times in ms since the epoch."""
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT. Hosts are given as "ip:port", times in ms since the epoch."""
 
     producerGroup: str
     topic: str
@@ -149,11 +153,11 @@ class ReplyMessageHeader(Header):
 
 
 SendHeader = SendMessageHeader | SendMessageV2Header
-"""The headers of a send processor; both have the same fields."""
+"""The headers that a send processor gets. Both types have the same fields."""
 
 
 class PullMessageHeader(Header):
-    """11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE. sysFlag: the PULL_* bits below."""
+    """11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE. sysFlag consists of the PULL_* bits below."""
 
     consumerGroup: str
     topic: str
@@ -173,15 +177,15 @@ class PullMessageHeader(Header):
 PULL_COMMIT_OFFSET = 1
 """Store `commitOffset` as the group's consumer offset."""
 PULL_SUSPEND = 2
-"""Hold the request up to `suspendTimeoutMillis` when there is nothing new."""
+"""Let the request wait up to `suspendTimeoutMillis` if there is no new message."""
 PULL_SUBSCRIPTION = 4
-"""`subscription` is in the header; without this bit the one from the heartbeat is used."""
+"""`subscription` is in the header. Without this bit the subscription from the heartbeat is used."""
 PULL_CLASS_FILTER = 8
 PULL_LITE = 16
 
 
 class QueryMessageHeader(Header):
-    """12 QUERY_MESSAGE. With the field `_UNIQUE_KEY_QUERY` = true the key is a unique id."""
+    """12 QUERY_MESSAGE. If the field `_UNIQUE_KEY_QUERY` is true, the key is a unique id."""
 
     topic: str
     key: str
@@ -199,7 +203,8 @@ class ViewMessageHeader(Header):
 
 
 class QueryConsumeQueueHeader(Header):
-    """321 QUERY_CONSUME_QUEUE: `count` units from queue offset `index` on."""
+    """321 QUERY_CONSUME_QUEUE: `count` units of the ConsumeQueue (one for each message) from queue offset
+    `index` on."""
 
     topic: str | None = None
     queueId: I32 = 0
@@ -234,7 +239,7 @@ class EndTransactionHeader(Header):
 
 
 class CheckTransactionStateHeader(Header):
-    """39 CHECK_TRANSACTION_STATE, broker to producer."""
+    """39 CHECK_TRANSACTION_STATE, which a broker sends to a producer."""
 
     tranStateTableOffset: I64
     commitLogOffset: I64
@@ -245,7 +250,8 @@ class CheckTransactionStateHeader(Header):
 
 
 class RelayedCheckHeader(Header):
-    """39 from the leader of a group to its other members: the check, and the producer to ask."""
+    """39 CHECK_TRANSACTION_STATE, which the leader of a group sends to its other members. It identifies the
+    transaction to check and the producer group to ask."""
 
     producerGroup: str
     tranStateTableOffset: I64
@@ -256,7 +262,7 @@ class RelayedCheckHeader(Header):
 
 
 class QueueHeader(Header):
-    """31 GET_MIN_OFFSET, 32 GET_EARLIEST_MSG_STORETIME: one queue."""
+    """31 GET_MIN_OFFSET, 32 GET_EARLIEST_MSG_STORETIME. Both are about one queue."""
 
     topic: str
     queueId: I32
@@ -287,26 +293,27 @@ class QueryConsumerOffsetHeader(Header):
     queueId: I32
     setZeroIfNotFound: bool | None = None
     askMembership: bool | None = None
-    """Our extension: the answer shall have the field `membership` (see `UpdateConsumerOffsetHeader`)."""
+    """Our extension: asks for the field `membership` in the answer (see `UpdateConsumerOffsetHeader`)."""
 
 
 class UpdateConsumerOffsetHeader(Header):
-    """15 UPDATE_CONSUMER_OFFSET. Clients may send -1, which is ignored."""
+    """15 UPDATE_CONSUMER_OFFSET. Clients may send the offset -1, which is ignored."""
 
     consumerGroup: str
     topic: str
     queueId: I32
     commitOffset: I64
     setsBack: bool | None = None
-    """Our extension: whether a higher offset of the group may be set back. A consumer's ordinary commit does
-    not do that. None: the client does not say."""
+    """Our extension: whether this commit may replace a higher offset of the group by a lower one. A
+    consumer's ordinary commit may not. None: the client does not say."""
     membership: str | None = None
-    """Our extension: the version of the group's membership that the sender got (14). A commit that sets back
-    is refused when it is not the current one."""
+    """Our extension: the version of the group's membership, which the sender got with 14
+    QUERY_CONSUMER_OFFSET. A commit with `setsBack` is refused if this is not the current version."""
 
 
 class ResetOffsetHeader(Header):
-    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 to the consumers. timestamp -1 is the end of the queue."""
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET, which the broker sends to the
+    consumers. timestamp -1 means the end of the queue."""
 
     group: str
     topic: str
@@ -320,7 +327,8 @@ class ResetOffsetHeader(Header):
 
 
 class UnregisterClientHeader(Header):
-    """35 UNREGISTER_CLIENT. The C++ client sends "" for the group that it does not unregister."""
+    """35 UNREGISTER_CLIENT. The C++ client sends "" for the producer or consumer group if it does not
+    unregister one."""
 
     clientID: str
     producerGroup: str | None = None
@@ -348,7 +356,7 @@ class ConsumeStatsHeader(Header):
 
 
 class GetAllSubscriptionGroupHeader(Header):
-    """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG; older tools send no fields."""
+    """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Older tools send no fields."""
 
     groupSeq: I32 = 0
     dataVersion: str | None = None
@@ -361,7 +369,8 @@ class DeleteSubscriptionGroupHeader(Header):
     groupName: str
     cleanOffset: bool = False
     life: str | None = None
-    """Our extension: the field `life` of the answer to 352. Another group of this name is not deleted."""
+    """Our extension: the field `life` of the answer to 352 GET_SUBSCRIPTIONGROUP_CONFIG. A group that was
+    deleted and created again has another value, and is not deleted."""
 
 
 class GroupHeader(Header):
@@ -369,14 +378,15 @@ class GroupHeader(Header):
 
     group: str
     byLeader: bool = False
-    """Our extension: only the leader shall answer (352)."""
+    """Our extension: only the leader shall answer request 352 GET_SUBSCRIPTIONGROUP_CONFIG."""
 
 
 # --- topics -------------------------------------------------------------------------------------------
 
 
 class TopicHeader(Header):
-    """202 GET_TOPIC_STATS_INFO, 217, 300: one topic."""
+    """202 GET_TOPIC_STATS_INFO, 217 REGISTER_TOPIC_IN_NAMESRV, 300 QUERY_TOPIC_CONSUME_BY_WHO. All are about
+    one topic."""
 
     topic: str
 
@@ -394,11 +404,12 @@ class DeleteTopicHeader(Header):
 
     topic: str
     life: str | None = None
-    """Our extension: the field `life` of the answer to 351. Another topic of this name is not deleted."""
+    """Our extension: the field `life` of the answer to 351 GET_TOPIC_CONFIG. A topic that was deleted and
+    created again has another value, and is not deleted."""
 
 
 class CreateTopicHeader(Header):
-    """17 UPDATE_AND_CREATE_TOPIC. attributes: "+message.type=NORMAL,-other"."""
+    """17 UPDATE_AND_CREATE_TOPIC. attributes has the form "+message.type=NORMAL,-other"."""
 
     # topicFilterType has a factory so that it always travels: Apache's brokers refuse a request without it.
 
@@ -415,7 +426,7 @@ class CreateTopicHeader(Header):
 
 
 class GetAllTopicConfigHeader(Header):
-    """21 GET_ALL_TOPIC_CONFIG; older tools send no fields."""
+    """21 GET_ALL_TOPIC_CONFIG. Older tools send no fields."""
 
     topicSeq: I32 = 0
     dataVersion: str | None = None
@@ -432,7 +443,7 @@ class GetRouteHeader(Header):
 
 
 class DeleteTopicInNamesrvHeader(Header):
-    """216 DELETE_TOPIC_IN_NAMESRV; without a cluster in all clusters."""
+    """216 DELETE_TOPIC_IN_NAMESRV. Without a cluster the topic is deleted in all clusters."""
 
     topic: str
     clusterName: str | None = None
@@ -469,8 +480,10 @@ class KvNamespaceHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103 REGISTER_BROKER. bodyCrc32: of the body as sent, 31 bits; 0 is not checked. wholeTable (ours): the
-    body has every topic of the broker group; a topic that is missing in it is removed."""
+    """103 REGISTER_BROKER. bodyCrc32 is the CRC of the body as sent (31 bits); 0 is not checked.
+
+    `wholeTable` (our extension): the body has every topic of the broker group, so a topic that is missing in
+    it is removed."""
 
     brokerName: str
     brokerAddr: str
@@ -495,7 +508,8 @@ class BrokerIdentityHeader(Header):
 
 
 class BrokerHeartbeatHeader(Header):
-    """904 BROKER_HEARTBEAT: keeps a registration alive. The time-out's name is misspelt on the wire."""
+    """904 BROKER_HEARTBEAT, which keeps a registration alive. The name of the time-out is misspelt on the
+    wire."""
 
     clusterName: str
     brokerAddr: str
@@ -597,4 +611,5 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.NOTIFICATION: NotificationHeader,
     RequestCode.POLLING_INFO: PollingInfoHeader,
 }
-"""The header of every request code that is described here (tests and tools decode by it)."""
+"""Maps each request code that is described in this package to its header type. Tests and tools use it to
+decode."""

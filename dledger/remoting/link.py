@@ -1,8 +1,8 @@
-"""One connection of a client: requests in flight on it, their deadlines, its life from connecting to its end.
+"""One connection of a client, from connecting to its end: its requests in flight and their deadlines.
 
 A request costs a dict entry and a callback, but no task, future or timer. One timer per connection looks for
-expired requests. The order of deadlines is nearly that of insertion, so it wakes about once per time-out
-period and not per request.
+expired requests. Deadlines are inserted nearly in their order, so the timer fires about once per time-out
+period and not once per request.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ OnDone = Callable[[Response | RemotingError], None]
 
 
 TLS_ALERT = b"\x15\x03"
-"""How a TLS server begins its answer to data that is not TLS. As the beginning of a frame it would be a
-length of 352 MB."""
+"""The first bytes that a TLS server sends if it gets data that is not TLS. A peer without TLS does not send
+them: read as the beginning of a frame, they would mean a length of 352 MB."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection to one address, from connecting to its end. After that a new link is made."""
+    """One connection to one address, from connecting to its end. After the end, the client makes a new
+    link."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self.address = address
@@ -76,7 +77,7 @@ class Link(asyncio.BufferedProtocol):
     def request(
         self, opaque: int, code: int, frame: bytes, body: bytes, timeout_s: float, done: OnDone
     ) -> None:
-        """Send a request, or keep it until the connection is up."""
+        """Send a request. While the connection is being made, keep the request until it is made."""
         if len(self._pending) >= self._limits.max_inflight:
             raise Overloaded(f"{self.address}: {len(self._pending)} requests in flight")
         self.send(frame, body)
@@ -111,11 +112,11 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_up(self) -> bool:
-        """Whether the connection is made and not lost."""
+        """Whether the connection has been made and has not been lost."""
         return self._transport is not None
 
     async def wait_up(self) -> None:
-        """Wait until the connection is made; raises the error that prevented it."""
+        """Wait until the connection is made. Raises the error that prevented it."""
         if self._transport is None:
             if self._up is None:
                 self._up = self._loop.create_future()
@@ -126,7 +127,7 @@ class Link(asyncio.BufferedProtocol):
         self._pending.pop(opaque, None)
 
     def drop_unsent(self, reason: str) -> None:
-        """Fail the requests of which nothing was handed to the system yet: they are certainly not
+        """Fail the requests of which nothing was handed to the system yet: they certainly were not
         executed."""
         self._out.clear()
         self._out_size = 0
@@ -193,7 +194,7 @@ class Link(asyncio.BufferedProtocol):
     # --- life -----------------------------------------------------------------------------------------
 
     async def dial(self) -> None:
-        """Connect. An error fails the requests that wait."""
+        """Connect. If that fails, the requests that wait fail with the error."""
         if self._failed:
             return
         try:
@@ -213,9 +214,11 @@ class Link(asyncio.BufferedProtocol):
             self.fail(ConnectFailed(str(error)))
 
     async def _dial_tls(self, host: str, port: int, tls: SSLContext) -> None:
-        """Connect with TLS. When the peer closes during a handshake without an alert, perhaps it does not use
-        TLS. Then it closes the next attempt in the same way, while a server that was just stopped no longer
-        listens."""
+        """Connect with TLS.
+
+        If the peer closes during a handshake without an alert, it may be a server without TLS, or one that
+        was just stopped. A second attempt tells them apart: a server without TLS closes it in the same way,
+        but a stopped server no longer listens."""
         try:
             await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         except OSError as first:
@@ -259,7 +262,7 @@ class Link(asyncio.BufferedProtocol):
             self._client.lost(self)
 
     def fail(self, error: RemotingError) -> None:
-        """End this link: all requests in flight get the error, later requests use a new link."""
+        """End this link. All requests in flight fail with the error; later requests use a new link."""
         if self._failed:
             return
         self._failed = True
@@ -374,7 +377,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 def _no_tls(error: OSError) -> bool:
-    """Whether a handshake ended as if the peer had not understood it."""
+    """Whether a handshake ended as if the peer did not understand TLS."""
     reason = getattr(error, "reason", None)  # of OpenSSL
     if reason is not None:
         return reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")

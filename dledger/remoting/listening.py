@@ -1,6 +1,6 @@
-"""Finds conflicts in a server's settings of ports and directories: two things cannot use the same place.
-
-Pure: host names are not resolved, so two names of one machine count as the same only when they are equal.
+"""Finds conflicts between the settings of a server's ports and directories: two things cannot use the same
+place. Pure: host names are not resolved, so two names of one machine count as the same only if they are
+equal.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Place(NamedTuple):
-    """A host and port where a server listens, or that its clients or peers are given to connect to."""
+    """A host and port at which a server listens, or to which its clients or peers are told to connect."""
 
     setting: str
-    """The setting that an operator changes to move it."""
+    """The setting that an operator changes to choose another host or port."""
     host: str
     port: int
 
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 def ip_of(host: str) -> _IPAddress | None:
-    """The IP address that a host is; also of `localhost`. None for another name."""
+    """Return the IP address that a text means; `localhost` is one too. None for any other name."""
     if host.lower().rstrip(".") == "localhost":
         host = "127.0.0.1"
     if host and set(host) <= set("0."):
@@ -66,8 +66,8 @@ def same_host(one: str, other: str) -> bool:
 
 
 def meet(one: str, other: str) -> bool:
-    """Whether the same port at both hosts conflicts: one of them means all addresses, or they are the
-    same."""
+    """Whether listening on the same port at both hosts conflicts. It does if one of them means all addresses,
+    or if they are the same."""
     families = {ip.version for host in (one, other) if (ip := ip_of(host)) is not None and host}
     if is_anywhere(one) or is_anywhere(other):
         return len(families) < 2
@@ -75,8 +75,8 @@ def meet(one: str, other: str) -> bool:
 
 
 def listening_twice(places: Sequence[Place]) -> list[str]:
-    """A text for each pair of places on which a server cannot listen at the same time; each names both
-    settings."""
+    """Return one text for each pair of places on which a server cannot listen at the same time. Each text
+    names both settings."""
     return [
         f"{one.setting} and {other.setting} both use port {one.port}, at {one.shown_host} and "
         f"{other.shown_host}: give one of them another port"
@@ -86,7 +86,7 @@ def listening_twice(places: Sequence[Place]) -> list[str]:
 
 
 def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
-    """A text for each of `others` whose address is this server's own."""
+    """Return one text for each of `others` whose address belongs to this server itself."""
     mine = list(own)
     return [
         f"{other} is also {one} of this server: give each server its own address"
@@ -97,7 +97,7 @@ def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or lies in it, judged by the texts only."""
+    """Whether `path` is `directory` or lies in it. Only the texts are compared; links are not followed."""
     path, directory = normal(path), normal(directory)
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 

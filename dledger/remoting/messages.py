@@ -1,7 +1,7 @@
 """The body of 320 SEND_BATCH_MESSAGE: messages without queue and offsets (MessageDecoder.encodeMessages).
 
-Per message: size (4), magic (4, zero), body CRC (4, zero), flag (4), body size (4), body, properties size
-(2), properties. The broker makes a full record of each.
+Each message has: size (4), magic (4, zero), body CRC (4, zero), flag (4), body size (4), body, properties
+size (2), properties. The broker makes a full record of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEAD_SIZE = 20
 _SHORT = struct.Struct(">h")
 MIN_SIZE = _HEAD_SIZE + 2
 MAX_BATCH_MESSAGES = 65536
-"""Most messages in one batch; a larger one is refused."""
+"""Largest number of messages in one batch; a batch with more is refused."""
 
 
 class BatchMessage(NamedTuple):
@@ -31,7 +31,7 @@ class BatchMessage(NamedTuple):
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body. ValueError when properties are longer than their length field allows."""
+    """Encode the body. Raises ValueError if properties are longer than their length field allows."""
     parts = []
     for flag, body, properties in messages:
         if len(properties) > MAX_PROPERTIES_SIZE:
@@ -49,7 +49,8 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
-    """Inverse of `encode_batch`; BadBody (code 13 MESSAGE_ILLEGAL) when the lengths do not add up."""
+    """Decode what `encode_batch` encodes. Raises BadBody (code 13 MESSAGE_ILLEGAL) if the lengths do not add
+    up."""
     messages: list[BatchMessage] = []
     at, end = 0, len(data)
     unpack, short = _HEAD.unpack_from, _SHORT.unpack_from
@@ -71,7 +72,7 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
 
 
 def batch_message(body: bytes, properties: Mapping[str, str], flag: int = 0) -> BatchMessage:
-    """A message from its properties as a mapping."""
+    """Make a message of a batch from properties that are given as a mapping."""
     return BatchMessage(flag, body, encode_properties(properties).encode())
 
 

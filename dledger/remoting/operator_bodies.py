@@ -1,4 +1,5 @@
-"""Bodies of answers to operators and their tools: figures, connections, replication, accounts (as `bodies`).
+"""Bodies of answers to operators and their tools: figures, connections, replication, accounts. They are typed
+as those in `bodies`.
 
 Times are in ms since the epoch. Rates are per second, over the last minute.
 """
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 
 class StatsWindow(Body):
-    """One statistic over one window. `avgpt` is the average of one call."""
+    """One statistic over one period, such as the last minute. `avgpt` is the average of one call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -34,7 +35,7 @@ class StatsWindow(Body):
 
 
 class BrokerStatsData(Body):
-    """Answer to 315."""
+    """Answer to 315 VIEW_BROKER_STATS_DATA."""
 
     statsMinute: StatsWindow = msgspec.field(default_factory=StatsWindow)
     statsHour: StatsWindow = msgspec.field(default_factory=StatsWindow)
@@ -47,33 +48,33 @@ class BrokerStatsData(Body):
 
 
 class TopicStats(Body):
-    """Answer to 202."""
+    """Answer to 202 GET_TOPIC_STATS_INFO."""
 
     offsets: dict[MessageQueue, TopicOffset] = msgspec.field(default_factory=dict)
     topicPutTps: float = 0.0
 
 
 class ConsumeStats(Body):
-    """Answer to 208: the offsets of a group."""
+    """Answer to 208 GET_CONSUME_STATS: the offsets of a group."""
 
     offsets: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
     consumeTps: float = 0.0
 
     @property
     def behind(self) -> int:
-        """Messages that the group has not consumed (computeTotalDiff)."""
+        """Number of messages that the group has not consumed (computeTotalDiff)."""
         return sum(one.brokerOffset - one.consumerOffset for one in self.offsets.values())
 
 
 class ConsumeStatsList(Body):
-    """Answer to 317: one row for each group and topic."""
+    """Answer to 317 GET_BROKER_CONSUME_STATS: one row for each group and topic."""
 
     groups: list[tuple[str, ConsumeStats]] = msgspec.field(default_factory=list)
     totalDiff: int = 0
 
 
 class ProcessQueueInfo(Body):
-    """Messages of one queue that a consumer holds."""
+    """State of the messages of one queue that a consumer has fetched and not finished."""
 
     commitOffset: int = 0
     cachedMsgMinOffset: int = 0
@@ -92,7 +93,7 @@ class ProcessQueueInfo(Body):
 
 
 class PopQueueInfo(Body):
-    """Messages of one queue that a consumer in pop mode holds."""
+    """State of the messages of one queue that a consumer in pop mode has fetched and not finished."""
 
     waitAckCount: int = 0
     droped: bool = False
@@ -100,7 +101,7 @@ class PopQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """Rates of a consumer in one topic; RT in ms."""
+    """Rates of a consumer in one topic. RT is a response time in ms."""
 
     pullRT: float = 0.0
     pullTPS: float = 0.0
@@ -111,7 +112,7 @@ class ConsumeStatus(Body):
 
 
 class RunningInfo(Body):
-    """Answer to 307: the state of a consumer."""
+    """Answer to 307 GET_CONSUMER_RUNNING_INFO: the state of a consumer."""
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscriptions: list[Subscription] = msgspec.field(default_factory=list)
@@ -128,7 +129,7 @@ class RunningInfo(Body):
 
 
 class ConsumeDirectlyResult(Body):
-    """Answer to 309."""
+    """Answer to 309 CONSUME_MESSAGE_DIRECTLY."""
 
     order: bool = False
     autoCommit: bool = True
@@ -148,13 +149,13 @@ class ProducerInfo(Body):
 
 
 class ProducerTable(Body):
-    """Answer to 328, by group."""
+    """Answer to 328 GET_ALL_PRODUCER_INFO: the producers by group."""
 
     data: dict[str, list[ProducerInfo]] = msgspec.field(default_factory=dict)
 
 
 class ConsumeQueueUnit(Body):
-    """One unit of a ConsumeQueue."""
+    """One unit of a ConsumeQueue, which stands for one message."""
 
     physicOffset: int = 0
     physicSize: int = 0
@@ -166,7 +167,7 @@ class ConsumeQueueUnit(Body):
 
 
 class ConsumeQueueBody(Body):
-    """Answer to 321."""
+    """Answer to 321 QUERY_CONSUME_QUEUE."""
 
     minQueueIndex: int = 0
     maxQueueIndex: int = 0
@@ -176,7 +177,7 @@ class ConsumeQueueBody(Body):
 
 
 class HaConnection(Body):
-    """A follower, as its leader sees it. Offsets are bytes of the log."""
+    """A follower, as its leader sees it. Offsets count bytes of the log."""
 
     addr: str = ""
     slaveAckOffset: int = 0
@@ -199,7 +200,7 @@ class HaClient(Body):
 
 
 class HaStatus(Body):
-    """Answer to 907."""
+    """Answer to 907 GET_BROKER_HA_STATUS."""
 
     master: bool = False
     masterCommitLogMaxOffset: int = 0
@@ -209,7 +210,7 @@ class HaStatus(Body):
 
 
 class EpochEntry(Body):
-    """Bytes of the log that one leader wrote."""
+    """The part of the log that one leader wrote, as a range of bytes."""
 
     epoch: int = 0
     startOffset: int = 0
@@ -217,7 +218,7 @@ class EpochEntry(Body):
 
 
 class EpochCache(Body):
-    """Answer to 1007."""
+    """Answer to 1007 GET_BROKER_EPOCH_CACHE."""
 
     clusterName: str = ""
     brokerName: str = ""
@@ -227,14 +228,14 @@ class EpochCache(Body):
 
 
 class DataVersionInfo(Body):
-    """The version of a table of a broker."""
+    """The version of one of a broker's tables."""
 
     timestamp: int = 0
     counter: int = 0
 
 
 class AclVersion(Body):
-    """Answer to 52, made of its header fields."""
+    """Answer to 52 GET_BROKER_CLUSTER_ACL_INFO, made of its header fields."""
 
     clusterName: str = ""
     brokerName: str = ""
@@ -256,14 +257,14 @@ class PlainAccess(Body):
 
 
 class AclConfig(Body):
-    """Answer to 54: the accounts of a broker."""
+    """Answer to 54 GET_BROKER_CLUSTER_ACL_CONFIG: the accounts of a broker."""
 
     globalWhiteAddrs: list[str] = msgspec.field(default_factory=list)
     plainAccessConfigs: list[PlainAccess] = msgspec.field(default_factory=list)
 
 
 def decode_topic_stats(data: bytes) -> TopicStats:
-    """Answer to 202."""
+    """Decode the answer to 202 GET_TOPIC_STATS_INFO."""
     value = _object(data)
     return TopicStats(
         _queues(value, "offsetTable", TopicOffset),
@@ -272,12 +273,12 @@ def decode_topic_stats(data: bytes) -> TopicStats:
 
 
 def decode_consume_stats(data: bytes) -> ConsumeStats:
-    """Answer to 208."""
+    """Decode the answer to 208 GET_CONSUME_STATS."""
     return _consume_stats(_object(data))
 
 
 def decode_consume_stats_list(data: bytes) -> ConsumeStatsList:
-    """Answer to 317."""
+    """Decode the answer to 317 GET_BROKER_CONSUME_STATS."""
     value = _object(data)
     groups = [
         (str(group), _consume_stats(one))
@@ -289,7 +290,7 @@ def decode_consume_stats_list(data: bytes) -> ConsumeStatsList:
 
 
 def decode_running_info(data: bytes) -> RunningInfo:
-    """Answer to 307."""
+    """Decode the answer to 307 GET_CONSUMER_RUNNING_INFO."""
     value = _object(data)
     properties = value.get("properties", {})
     return RunningInfo(
@@ -304,13 +305,14 @@ def decode_running_info(data: bytes) -> RunningInfo:
 
 
 def decode_consumer_status(data: bytes) -> dict[str, dict[MessageQueue, int]]:
-    """Answer to 223: client id -> queue -> offset."""
+    """Decode the answer to 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. It maps each client id to the offsets by
+    queue."""
     table = _object(data).get("consumerTable", {})
     return {str(client): _queues({"table": rows}, "table", int) for client, rows in table.items()}
 
 
 def decode_plain(data: bytes, type_: type[T], what: str) -> T:
-    """Decode a body that may have nulls in place of missing values."""
+    """Decode a body that may have nulls instead of missing values."""
     return convert_body(without_nulls(loads(data, large=True)), type_, what)
 
 

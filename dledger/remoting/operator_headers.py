@@ -1,5 +1,5 @@
-"""Headers of requests from operators and their tools to brokers, and from brokers to consumers (as
-`headers`)."""
+"""Headers of requests that operators and their tools send to brokers, and that brokers send to consumers on
+their behalf. They are typed as those in `headers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class CloneGroupOffsetHeader(Header):
-    """314 CLONE_GROUP_OFFSET; without a topic for all topics."""
+    """314 CLONE_GROUP_OFFSET. Without a topic the offsets of all topics are cloned."""
 
     srcGroup: str
     destGroup: str
@@ -24,7 +24,7 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """309 CONSUME_MESSAGE_DIRECTLY. `msgId` is an offset message id; the broker fills in the fields after
+    """309 CONSUME_MESSAGE_DIRECTLY. `msgId` is an offset message id. The broker fills in the fields below
     it."""
 
     consumerGroup: str
@@ -37,7 +37,8 @@ class ConsumeDirectlyHeader(Header):
 
 
 class ConsumerStatusHeader(Header):
-    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. `clientAddr`: id of one client; empty for all."""
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. `clientAddr` is the id of one client; empty means all
+    clients."""
 
     topic: str
     group: str
@@ -52,7 +53,7 @@ class ConsumerStatusOfClientHeader(Header):
 
 
 class BrokerConsumeStatsHeader(Header):
-    """317 GET_BROKER_CONSUME_STATS. `isOrder`: only of ordered topics."""
+    """317 GET_BROKER_CONSUME_STATS. `isOrder` selects only ordered topics."""
 
     isOrder: bool
 
@@ -87,22 +88,22 @@ class CorrectionOffsetHeader(Header):
 
 
 class UserHeader(Header):
-    """3001 to 3004 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER, AUTH_GET_USER."""
+    """3001 AUTH_CREATE_USER, 3002 AUTH_UPDATE_USER, 3003 AUTH_DELETE_USER, 3004 AUTH_GET_USER."""
 
     username: str = ""
     version: I64 | None = None
-    """An extension of ours: the field `version` of the answer that the change is based on. The change is
-    refused when users or policies were changed since."""
+    """An extension of ours: the field `version` of the answer on which the change is based. The change is
+    refused if users or policies were changed since then."""
 
 
 class ListUsersHeader(Header):
-    """3005 AUTH_LIST_USER. `filter`: text that the name must contain."""
+    """3005 AUTH_LIST_USER. `filter` is a text that the name must contain."""
 
     filter: str | None = None
 
 
 class SubjectHeader(Header):
-    """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` followed by a
+    """3006 AUTH_CREATE_ACL, 3007 AUTH_UPDATE_ACL, 3009 AUTH_GET_ACL. `subject` is `User:` followed by a
     name."""
 
     subject: str = ""
@@ -111,7 +112,7 @@ class SubjectHeader(Header):
 
 
 class DeleteAclHeader(Header):
-    """3008 AUTH_DELETE_ACL; without a resource all policies of the subject."""
+    """3008 AUTH_DELETE_ACL. Without a resource all policies of the subject are deleted."""
 
     subject: str = ""
     policyType: str | None = None
@@ -121,7 +122,7 @@ class DeleteAclHeader(Header):
 
 
 class ListAclsHeader(Header):
-    """3010 AUTH_LIST_ACL. Filters: texts that the subject, or the resource, must contain."""
+    """3010 AUTH_LIST_ACL. The filters are texts that the subject and the resource must contain."""
 
     subjectFilter: str | None = None
     resourceFilter: str | None = None

@@ -1,4 +1,4 @@
-"""Bodies of pop consumption and of the balance that brokers compute."""
+"""Bodies of requests for pop consumption, and for the queue allocation that brokers compute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LONG_NAMES = {
     "invisibleTime": "it",
     "bitSet": "b",
 }
-"""Alternative names of the fields of an acknowledgement."""
+"""Maps the long names of the fields of an acknowledgement, which are accepted too, to the usual short
+names."""
 
 
 class BatchAck(Body):
@@ -41,14 +42,14 @@ class BatchAck(Body):
 
 
 class BatchAckBody(Body):
-    """Body of 200151."""
+    """Body of 200151 BATCH_ACK_MESSAGE."""
 
     brokerName: str = ""
     acks: list[BatchAck] = msgspec.field(default_factory=list)
 
 
 class QueryAssignmentBody(Body):
-    """Body of 400: asks which queues this client has."""
+    """Body of 400 QUERY_ASSIGNMENT, which asks for the queues that are assigned to this client."""
 
     topic: str
     consumerGroup: str
@@ -58,20 +59,22 @@ class QueryAssignmentBody(Body):
 
 
 class Assignment(Body):
-    """One queue, and how to ask for its messages: PULL or POP. queueId -1 means all queues of that broker."""
+    """One queue, and how to ask for its messages (PULL or POP). queueId -1 means all queues of the broker."""
 
     messageQueue: MessageQueue
     mode: str
 
 
 class Assignments(Body):
-    """Answer to 400. None: the broker knows nothing, and the client keeps its queues."""
+    """Answer to 400 QUERY_ASSIGNMENT. None means that the broker knows nothing; the client then keeps its
+    queues."""
 
     messageQueueAssignments: list[Assignment] | None = None
 
 
 class RequestModeBody(Body):
-    """Body of 401: PULL or POP for a group and topic; see `formats.state.RequestMode`."""
+    """Body of 401 SET_MESSAGE_REQUEST_MODE, which sets PULL or POP for a group and topic; see
+    `formats.state.RequestMode`."""
 
     topic: str
     consumerGroup: str
@@ -80,7 +83,7 @@ class RequestModeBody(Body):
 
 
 def decode_batch_ack(data: bytes) -> BatchAckBody:
-    """Body of 200151, by short or long names."""
+    """Decode a body of 200151 BATCH_ACK_MESSAGE, with short or long names of the fields."""
     value: Any = loads(data)
     if not isinstance(value, dict):
         raise BadBody("the acknowledgements are not a JSON object")
@@ -94,10 +97,10 @@ def decode_batch_ack(data: bytes) -> BatchAckBody:
 
 
 def decode_assignment_query(data: bytes) -> QueryAssignmentBody:
-    """Body of 400."""
+    """Decode a body of 400 QUERY_ASSIGNMENT."""
     return convert_body(without_nulls(loads(data)), QueryAssignmentBody, "query of an assignment")
 
 
 def decode_request_mode(data: bytes) -> RequestModeBody:
-    """Body of 401."""
+    """Decode a body of 401 SET_MESSAGE_REQUEST_MODE."""
     return convert_body(without_nulls(loads(data)), RequestModeBody, "request mode")

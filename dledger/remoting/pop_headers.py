@@ -1,6 +1,5 @@
-"""Headers of pop consumption and of the balance that brokers compute (PopMessageRequestHeader and others).
-
-Times in ms, offsets in messages. `queueId` -1: all queues."""
+"""Headers of requests for pop consumption, and for the queue allocation that brokers compute
+(PopMessageRequestHeader and others). Times are in ms, offsets in messages. `queueId` -1 means all queues."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class PopMessageHeader(Header):
-    """200050 POP_MESSAGE. initMode: where a new group begins, 0 at the first message, 1 at the last."""
+    """200050 POP_MESSAGE. initMode says where a new group begins: 0 at the first message, 1 at the last."""
 
     consumerGroup: str
     topic: str
@@ -35,7 +34,7 @@ class AckMessageHeader(Header):
 
 
 class ChangeInvisibleTimeHeader(AckMessageHeader):
-    """200053 CHANGE_MESSAGE_INVISIBLETIME. The time counts from now on."""
+    """200053 CHANGE_MESSAGE_INVISIBLETIME. The new time begins when the request is executed."""
 
     invisibleTime: I64
 
@@ -70,7 +69,7 @@ class PollingInfoHeader(Header):
 
 
 class PopMessageResponseHeader(Header):
-    """Answer to 200050, also when there are no messages."""
+    """Answer to 200050 POP_MESSAGE, which also an answer without messages has."""
 
     popTime: I64
     invisibleTime: I64
@@ -82,7 +81,7 @@ class PopMessageResponseHeader(Header):
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
-    """Answer to 200053: fields of the new handle."""
+    """Answer to 200053 CHANGE_MESSAGE_INVISIBLETIME. The fields are those of the new handle."""
 
     popTime: I64
     invisibleTime: I64

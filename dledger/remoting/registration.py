@@ -32,10 +32,10 @@ from dledger.runtime.cooperative import at_once
 
 CRC_MASK = 0x7FFFFFFF
 MAX_DECOMPRESSED = 4 * MAX_FRAME_SIZE
-"""Most bytes of a decompressed body; a larger one is refused."""
+"""Limit, in bytes, of a decompressed body; a larger one is refused."""
 
 UNPACKED_AT_ONCE = 256 * 1024
-"""Bytes that are decompressed in one piece."""
+"""Number of bytes that are decompressed in one step."""
 
 SINGLE_TAG = "SINGLE_TAG"
 _LENGTH = struct.Struct(">i")
@@ -56,19 +56,21 @@ class TopicConfig(Body, gc=False):
 
 
 class DataVersion(msgspec.Struct, frozen=True, order=True):
-    """Version of a table. stateVersion is the Raft term with our brokers (safety.md S23). timestamp in ms."""
+    """Version of a table. In our brokers stateVersion is the Raft term (safety.md S23). timestamp is in
+    ms."""
 
     stateVersion: int = 0
     counter: int = 0
     timestamp: int = 0
 
     def encode(self) -> bytes:
-        """JSON with sorted keys."""
+        """Encode as JSON with sorted keys."""
         return dumps(self)
 
 
 class TopicTable(Body):
-    """Answer to 21, and the topic part of a registration (TopicConfigSerializeWrapper)."""
+    """Answer to 21 GET_ALL_TOPIC_CONFIG, and the topic part of a registration
+    (TopicConfigSerializeWrapper)."""
 
     topicConfigTable: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     dataVersion: DataVersion = DataVersion()
@@ -80,7 +82,7 @@ class _RawTable(msgspec.Struct):
 
 
 class _RegisterBrokerBody(msgspec.Struct):
-    """The JSON body in its usual form. The table stays encoded, because it can be large."""
+    """The JSON body in its usual form. The table of topics stays encoded, because it can be large."""
 
     topicConfigSerializeWrapper: _RawTable
     filterServerList: list[str] | None = None
@@ -91,18 +93,20 @@ TOPIC_OBJECTS = 600
 
 
 PIECE_BYTES = 64 * 1024
-"""Bytes of a table of topics that are decoded in one piece: about 300 topics, half a millisecond."""
+"""Number of bytes of a table of topics that are decoded in one step: about 300 topics, in half a
+millisecond."""
 PIECE_LINES = 300
-"""Topics of the compressed form that are decoded in one piece."""
+"""Number of topics of the compressed form that are decoded in one step."""
 CUTS = 8
-"""How many places are tried as the end of a piece before the whole table is decoded at once."""
+"""How many positions are tried as the end of a step before the whole table is decoded at once."""
 
 
 class KnownTopics:
-    """A table of topics in encoded and decoded form. Of the next table only what differs is decoded.
+    """A table of topics in encoded and decoded form. When the next table arrives, only the differences are
+    decoded.
 
     All nodes of a group send the same table, and mostly it differs from the previous one in one topic. For
-    50,000 topics, decoding takes 70 ms, finding the differences 25 ms.
+    50,000 topics, decoding all takes 70 ms, and finding the differences 25 ms.
     """
 
     def __init__(self) -> None:
@@ -112,12 +116,12 @@ class KnownTopics:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, approximately."""
+        """Approximate memory in bytes."""
         return self._bytes + TOPIC_OBJECTS * len(self._topics)
 
     def read(self, raw: msgspec.Raw) -> Generator[None, None, dict[str, TopicConfig]]:
-        """Decode the topics of this topicConfigTable, in pieces; the result must not be changed. Raises one
-        of DECODE_ERRORS."""
+        """Decode the topics of this topicConfigTable in several steps; the result must not be changed. Raises
+        one of DECODE_ERRORS if it is malformed."""
         known, topics = self._entries, self._topics
         new: dict[str, msgspec.Raw] = {}
         decoded: dict[str, TopicConfig] = {}
@@ -138,7 +142,7 @@ class KnownTopics:
 
 
 def _entries(raw: msgspec.Raw) -> Iterator[dict[str, msgspec.Raw]]:
-    """The members of a JSON object, piece by piece: decoding 10 MB at once takes 10 to 17 ms."""
+    """Yield the members of a JSON object in parts, because decoding 10 MB at once takes 10 to 17 ms."""
     table = memoryview(raw)
     at, end = 1, len(table) - 1
     if len(table) <= PIECE_BYTES or table[0] != ord("{"):
@@ -158,9 +162,11 @@ def _members(text: bytes | memoryview) -> dict[str, msgspec.Raw]:
 
 
 def _piece(text: bytes) -> tuple[dict[str, msgspec.Raw] | None, int]:
-    """Decode as many whole members as there are; also returns the bytes that they take, including the comma
-    after them. A member ends at `},"`. That may also occur inside a member, or at the end of a string: but
-    then the part before it is not valid JSON."""
+    """Decode as many whole members as `text` contains. Also returns how many bytes they take, including the
+    comma after them.
+
+    A member ends at `},"`. These characters may also occur inside a member, or at the end of a string. But
+    then the text before them is not valid JSON, and an earlier position is tried."""
     cut = len(text)
     for _ in range(CUTS):
         cut = text.rfind(b'},"', 0, cut)
@@ -174,7 +180,7 @@ def _piece(text: bytes) -> tuple[dict[str, msgspec.Raw] | None, int]:
 
 
 class Registration(msgspec.Struct):
-    """A decoded body of 103. `filter_servers` is None when the body does not mention them."""
+    """A decoded body of 103 REGISTER_BROKER. `filter_servers` is None when the body does not mention them."""
 
     topics: dict[str, TopicConfig]
     data_version: DataVersion
@@ -182,18 +188,18 @@ class Registration(msgspec.Struct):
 
 
 def decode_data_version(data: bytes) -> DataVersion:
-    """Decode a body of 322."""
+    """Decode a body of 322 QUERY_DATA_VERSION."""
     return _data_version(loads(data))
 
 
 def decode_topic_table(data: bytes) -> TopicTable:
-    """Decode an answer to 21."""
+    """Decode an answer to 21 GET_ALL_TOPIC_CONFIG."""
     topics, version = _topic_table(loads(data))
     return TopicTable(topics, version)
 
 
 def decode_topic_config(data: bytes) -> TopicConfig:
-    """Decode one topic's settings (answer to 351)."""
+    """Decode one topic's settings (answer to 351 GET_TOPIC_CONFIG)."""
     return _topic_config(loads(data))
 
 
@@ -203,7 +209,7 @@ def body_crc(body: bytes) -> int:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode a body of 103."""
+    """Encode a body of 103 REGISTER_BROKER."""
     if compressed:
         return zlib.compress(_encode_lines(registration))
     entries = [topic_entry(name, config) for name, config in sorted(registration.topics.items())]
@@ -216,15 +222,16 @@ def topic_entry(name: str, config: TopicConfig) -> bytes:
 
 
 def registration_body(entries: Sequence[bytes], version: DataVersion, filter_servers: list[str]) -> bytes:
-    """Encode a body of 103 from results of `topic_entry`, sorted by name: single ones, or several joined by
-    commas."""
+    """Encode a body of 103 REGISTER_BROKER from results of `topic_entry`, sorted by name: single ones, or
+    several joined by commas."""
     servers = dumps(filter_servers)
     head = b'{"filterServerList":%b,"topicConfigSerializeWrapper":%b' % (servers, _table_head(version))
     return _enclosed(head, entries, b"}}}")
 
 
 def table_body(entries: Sequence[bytes], version: DataVersion) -> bytes:
-    """Encode an answer to 21 (TopicTable) from results of `topic_entry`, sorted by name."""
+    """Encode an answer to 21 GET_ALL_TOPIC_CONFIG (TopicTable) from results of `topic_entry`, sorted by
+    name."""
     return _enclosed(_table_head(version), entries, b"}}")
 
 
@@ -244,9 +251,9 @@ def _enclosed(head: bytes, entries: Sequence[bytes], tail: bytes) -> bytes:
 def decode_registration(
     body: bytes, *, compressed: bool = False, crc: int = 0, known: KnownTopics | None = None
 ) -> Registration:
-    """Decode a body of 103; BadBody when it is malformed. An empty body is an empty table, as for Java.
-
-    `known` is that of the same broker name, so that less has to be decoded.
+    """Decode a body of 103 REGISTER_BROKER. An empty body is an empty table, as for Java. `known` is the
+    previous table of the same broker name, so that less has to be decoded. Raises BadBody if the body is
+    malformed.
     """
     return at_once(registration_in_pieces(body, compressed=compressed, crc=crc, known=known))
 
@@ -254,8 +261,9 @@ def decode_registration(
 def registration_in_pieces(
     body: bytes, *, compressed: bool = False, crc: int = 0, known: KnownTopics | None = None
 ) -> Generator[None, None, Registration]:
-    """Decode a body of 103 as a generator, which yields after pieces of at most a millisecond. Only a body
-    that is not strict JSON, or has other white space than RocketMQ's, is decoded in one piece."""
+    """Decode a body of 103 REGISTER_BROKER in steps of at most a millisecond. This is a generator, which
+    yields after each step. A body that is not strict JSON, or has other white space than RocketMQ's, is
+    decoded in one step."""
     if crc and body_crc(body) != crc:
         raise BadBody("crc32 not match")
     if not body:
@@ -275,7 +283,8 @@ def registration_in_pieces(
 
 
 def _decode_json(body: bytes) -> Registration:
-    """Decode a body of 103 leniently: nulls, missing names, enums by ordinal, unquoted keys."""
+    """Decode a body of 103 REGISTER_BROKER that may have nulls, missing names, enums by ordinal, or unquoted
+    keys."""
     value = loads(body)
     if not isinstance(value, dict):
         raise BadBody("the registration is not a JSON object")
@@ -331,7 +340,7 @@ def encode_topic_line(config: TopicConfig) -> str:
 
 
 def decode_topic_line(line: str) -> TopicConfig:
-    """Inverse of `encode_topic_line`; the attributes may be missing (brokers before V5_0_0)."""
+    """Decode what `encode_topic_line` encodes; the attributes may be missing (brokers before V5_0_0)."""
     parts = line.split(" ", 5)
     try:
         name, read, write, perm = parts[0], int(parts[1]), int(parts[2]), int(parts[3])

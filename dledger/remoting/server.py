@@ -33,21 +33,22 @@ __all__ = ["Bulk", "Connection", "Handler", "RemotingServer", "ServerLimits", "S
 
 
 MAX_ERROR_CAUSES = 256
-"""Different causes of errors that are counted separately."""
+"""Limit of the different causes of errors that are counted separately; further causes share one count."""
 TURN_S = 0.005
-"""How long requests are handled in one turn of the loop, in seconds. Connections with more requests wait for
-the next turns, in the order of their reads."""
+"""Time, in seconds, for which requests are handled in one turn of the loop. Connections with more requests
+wait for the next turns, in the order of their reads."""
 RECOUNT_S = 0.1
-"""How often a crowded server checks how much of the answers the system has taken, in seconds."""
+"""Interval, in seconds, at which a crowded server checks how much of the answers the system has accepted."""
 TRIM_BYTES = 64 * 1024 * 1024
 """When unsent answers have decreased by this much, their memory is returned to the system."""
 CLOSED_A_TURN = 100
-"""Connections that are checked, or closed, in one turn of the loop."""
+"""Largest number of connections that are checked, or closed, in one turn of the loop."""
 
 
 @dataclass
 class ServerStats:
-    """Counters since the start. `errors` by cause: bad frames, failed handlers, refused connections."""
+    """Counters since the start. `errors` counts errors by their cause: bad frames, failed handlers, refused
+    connections."""
 
     accepted: int = 0
     closed: int = 0
@@ -60,7 +61,7 @@ class ServerStats:
     bytes_in: int = 0
     bytes_out: int = 0
     late: int = 0
-    """Reads of which some requests had to wait for a later turn of the loop."""
+    """Number of reads after which some requests had to wait for a later turn of the loop."""
     errors: dict[str, int] = field(default_factory=dict)
 
 
@@ -86,13 +87,13 @@ class RemotingServer:
         bulk: Bulk | None = None,
         standstill: Standstill | None = None,
     ) -> None:
-        """With `standstill`, all connections are closed after the loop stood still, and requests that they
-        brought before are not executed, because they may be late.
+        """With `standstill`, all connections are closed after the loop stood still. Requests that these
+        connections brought before are not executed, because they may be late.
 
-        `bulk` is offered each read of each connection first; it must itself leave out the requests for which
-        `authorize` has to be called. `max_body` gives the largest body of a code; for other codes it is
-        MAX_BODY, and without `max_body` bodies are not limited. `authorize` raises for a request that is not
-        allowed.
+        `bulk` is called first for the bytes of each read. It must itself leave out the requests for which
+        `authorize` has to be called. `max_body` maps codes to the largest size of their bodies; for other
+        codes the limit is MAX_BODY. Without `max_body` the size of bodies is not limited. `authorize` raises
+        if a request is not allowed.
         """
         self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
@@ -118,15 +119,16 @@ class RemotingServer:
         """Loop time at which this turn ends; None until the first read of a turn."""
         self._late: deque[Connection] = deque()
         self.unsent: int = 0
-        """Bytes of answers of all connections that the system has not taken, as far as is known."""
+        """Number of bytes of answers on all connections that the system has not accepted yet, as far as is
+        known."""
         self._most_unsent = 0
         """The largest `unsent` since memory was last returned to the system."""
         self.crowded: bool = False
         """Whether more than `max_unsent` bytes are unsent. It stays true until a quarter of that is free
         again."""
         self.era: int = 0
-        """Number of standstills of the loop since the start. Requests of a connection of an earlier era may
-        be late."""
+        """How often the loop stood still since the start. If a connection was made when this number was
+        lower, its requests may be late."""
         self.standstill: Standstill | None = standstill
         if standstill is not None:
             standstill.listeners.append(self._stood_still)
@@ -142,8 +144,8 @@ class RemotingServer:
         return list(self._connections.values())
 
     async def start(self, host: str, port: int) -> None:
-        """Listen, or listen on another port as well. Port 0 chooses a free one. OSError names the address,
-        for example when the port is in use."""
+        """Listen, or listen on another port as well. Port 0 chooses a free port. Raises OSError with the
+        address in its text, for example if the port is in use."""
         self.loop = asyncio.get_running_loop()
         try:
             listener = await self._listen(host, port)
@@ -265,8 +267,8 @@ class RemotingServer:
             connection.recount()
 
     def wait_for_turn(self, connection: Connection) -> None:
-        """Queue a connection that has requests left for a later turn (`Connection.go_on`), after those that
-        wait already."""
+        """Queue a connection for a later turn (`Connection.go_on`), because it has requests left. Connections
+        that wait already come first."""
         self.stats.late += 1
         self._late.append(connection)
         self.in_time()  # so that there is a next turn, also where nothing was read in this one
@@ -279,7 +281,8 @@ class RemotingServer:
             self._late.popleft().go_on()
 
     def dispatch(self, connection: Connection, request: Request) -> None:
-        """Pass a request to its handler. What the handler raises becomes the answer (safety.md S29)."""
+        """Pass a request to its handler. If the handler raises, the exception becomes the answer (safety.md
+        S29)."""
         if len(request.body) > MAX_BODY and self._too_large(connection, request):
             return
         handler = self.handlers.get(request.code, self.default)
@@ -319,13 +322,14 @@ class RemotingServer:
         return True
 
     def next_opaque(self) -> int:
-        """Correlation number of a request of ours: 31 bits; it starts again after the last one."""
+        """Return the correlation number of the next request of ours: 31 bits; after the last number it starts
+        again."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def admit(self, connection: Connection) -> bool:
-        """Register a new connection. False when there are too many, or when it may have waited to be accepted
-        while the loop stood still."""
+        """Register a new connection. Returns False if there are too many, or if the connection may have
+        waited to be accepted while the loop stood still."""
         if len(self._connections) >= self.limits.max_connections:
             self.stats.refused += 1
             self.complain("too many connections", connection.peer, limit=self.limits.max_connections)
@@ -357,8 +361,8 @@ class RemotingServer:
             self._on_close(connection)
 
     def count_error(self, cause: str) -> int:
-        """Count an error by cause and return its count. The number of causes is limited: further ones share
-        one count."""
+        """Count an error by cause, and return its count. The number of causes is limited; further causes
+        share one count."""
         errors = self.stats.errors
         if cause not in errors and len(errors) >= MAX_ERROR_CAUSES:
             cause = "other"
@@ -366,7 +370,7 @@ class RemotingServer:
         return errors[cause]
 
     def complain(self, cause: str, peer: str, error: Exception | None = None, **fields: object) -> None:
-        """Count an error, and log it the first, tenth, hundredth ... time of its cause."""
+        """Count an error by its cause. Log the first, tenth, hundredth ... error of each cause."""
         count = self.count_error(cause)
         if str(count).strip("0") != "1":
             return

@@ -1,10 +1,11 @@
-"""Requests that show and change the settings of a running server: 26 and 25 of a broker, 319 and 318 of a
-NameServer. The body is a text of properties in UTF-8 (AdminBrokerProcessor, DefaultRequestProcessor).
+"""Requests that show and change the settings of a running server: 26 GET_BROKER_CONFIG and 25
+UPDATE_BROKER_CONFIG for a broker, 319 GET_NAMESRV_CONFIG and 318 UPDATE_NAMESRV_CONFIG for a NameServer.
 
-A change is applied as a whole or not at all. An unknown or wrong property, and one that needs a restart, is
-refused with code 1 and advice. A property that no request may change is refused with 16, as in
+The body is a text of properties in UTF-8 (AdminBrokerProcessor, DefaultRequestProcessor). A change is applied
+as a whole or not at all. A change with an unknown or wrong property, or with one that needs a restart, is
+refused with code 1 and advice. A property that no request may change is refused with code 16, as in
 `configBlackList`. RocketMQ ignores unknown properties, and accepts properties that take effect only after a
-restart; here both are refused.
+restart; this server refuses both.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from dledger.runtime.properties_file import parse_properties
 from dledger.runtime.settings import ConfigError, Property
 
 MAX_BODY = 8 * 1024
-"""Largest change in bytes: all settings with their values take a third of it. A larger one is refused."""
+"""Limit, in bytes, of the body of a change; a larger one is refused. All settings with their values take a
+third of this."""
 MAX_WAITING = 16
-"""At most this many changes wait for the disk; one more is refused (SYSTEM_BUSY)."""
+"""Largest number of changes that wait for the disk; one more is refused (SYSTEM_BUSY)."""
 BLACK_LIST = frozenset(
     {"configBlackList", "brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-"""Properties that RocketMQ's servers let no request change: paths, and this list itself."""
+"""Properties that RocketMQ's servers let no request change: paths, and the property that lists them."""
 
 
 class SettingsRequests:
-    """The handlers of these requests. `run` must be running for `update` to be answered."""
+    """The handlers of these requests. While `run` is not running, requests to `update` are not answered."""
 
     def __init__(self, settings: LiveSettings[Any], log: Log) -> None:
         self._settings = settings
@@ -57,8 +59,8 @@ class SettingsRequests:
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())
 
     def update(self, connection: Connection, request: Request) -> None:
-        """Change properties. The request is answered when the change is in the configuration file and in
-        effect."""
+        """Change properties. The request is answered when the change has taken effect and is in the
+        configuration file."""
         if len(request.body) > MAX_BODY:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,

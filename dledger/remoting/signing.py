@@ -25,25 +25,26 @@ SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
 
 
 _BLOCK = 64
-"""Bytes of a SHA-1 block."""
+"""Size of a SHA-1 block in bytes."""
 
 
 MAX_ORDERS = 100
-"""How many different sets of header fields one key remembers the order of; with more, all are forgotten."""
+"""Limit of the sets of header fields whose order one key remembers. When there are more, all of them are
+forgotten."""
 
 
 class SigningKey:
-    """HMAC-SHA1 (RFC 2104) with one key, whose two blocks are computed only once: `hmac` takes twice as long
-    for 1 KiB."""
+    """HMAC-SHA1 (RFC 2104) with one key. The hash states of the two padded keys are computed only once; the
+    module `hmac` takes twice as long for 1 KiB."""
 
     def __init__(self, secret: bytes) -> None:
         key = (sha1(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
         self.inner = sha1(bytes(octet ^ 0x36 for octet in key))
         self.outer = sha1(bytes(octet ^ 0x5C for octet in key))
-        """It must be copied (also by `dledger._fast`), never changed."""
+        """This hash object must be copied (`dledger._fast` does it too), never changed."""
         self._in_order: dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]] = {}
-        """Names in the order of a request -> a function that returns their values in sorted order. A client
-        sends the same fields again and again."""
+        """Maps the names of header fields, in the order of a request, to a function that returns their values
+        sorted by name. A client sends the same fields again and again."""
 
     def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
         """The signature of header fields (without `Signature`) and a body, in ASCII."""
@@ -85,8 +86,8 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
-        """The credentials in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY; None when neither is set.
-        ValueError when only one is set."""
+        """Return the credentials in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, or None if neither is set.
+        Raises ValueError if only one is set."""
         access, secret = variable(ACCESS_KEY_VARIABLE), variable(SECRET_KEY_VARIABLE)
         if not access and not secret:
             return None

@@ -1,4 +1,4 @@
-"""Settings of sockets. Transports without a socket are accepted: then nothing happens."""
+"""Settings of sockets. For a transport without a socket these functions do nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger.runtime.silent_peers import end_when_silent
 
 IPPROTO_TCP = 6
 TCP_NODELAY = 1
-"""This number of <netinet/tcp.h> is the same everywhere (`socket` is not imported outside runtime)."""
+"""The number from <netinet/tcp.h>, which is the same on all systems. (Only `runtime` may import `socket`.)"""
 # Those of <sys/socket.h> are not.
 SOL_SOCKET, SO_LINGER = (1, 13) if sys.platform == "linux" else (0xFFFF, 0x80)
 _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
@@ -17,26 +17,27 @@ _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Send small frames at once: this layer itself collects the output of a turn."""
+    """Make the system send small frames at once, because this layer itself collects the output of each
+    turn."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
 
 
 def watch(transport: asyncio.BaseTransport, vanished_close_s: float) -> None:
-    """Make the kernel close the connection when the peer's machine has been silent for this long, while no
-    data is in flight to it."""
+    """Make the kernel close the connection if the peer's machine has been silent for this long while no data
+    is in flight to it."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         end_when_silent(sock, int(vanished_close_s * 1000), unread=False)
 
 
 def discard(transport: asyncio.WriteTransport) -> None:
-    """Abort, and make the kernel drop the data that it has not sent (RST instead of FIN).
+    """Abort the connection, and make the kernel drop the data that it has not sent (RST instead of FIN).
 
-    After an ordinary abort the kernel keeps sending. If the connection is broken for a while, a request that
-    waits in the kernel would be executed when it works again, long after its sender gave up on it and asked
-    another broker.
+    After an ordinary abort the kernel keeps sending. If the network is interrupted for a while, the kernel
+    would send a waiting request when the network works again. The request would then be executed long after
+    its sender had asked another broker.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None:
