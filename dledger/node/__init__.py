@@ -1,13 +1,13 @@
 """One member of a group: the shell that runs the pure parts on asyncio.
 
-* `node`         the parts of a node, its life, and the order in which parts are notified
-* `parts`        all parts together, for those that need many
+* `node` the parts of a node, from start to end, and the order in which parts are notified
+* `parts` all parts together, for modules that need many
 * `inbox`        messages of peers and clients; `requests` the DLedger client protocol
-* `leadership`   leading: opening a term, sealing and pumping entries, serving, handing over
+* `leadership` leading: opening a term, sealing and appending entries, serving, handing over
 * `reads`        linearizable read points
-* `health`       whether it is fit to lead, with `device_watch`: how long a disk has not answered
-* `trust`        whether its store may vote and count, with `powerloss` and `leaderless`: after a loss of
-                 power, or of stores
+* `health` whether the node is fit to lead, with `device_watch`: how long a disk has not answered
+* `trust` whether the node's store may vote and count, with `powerloss` and `leaderless`: after a loss of
+  power, or of stores
 * `reconfiguration`   changes of members and leader, decided by the leader one at a time, with
                  `member_requests`: the server side of the member commands
 * `repair`       repair of corrupt entries from peers
@@ -16,8 +16,8 @@
 
 Their common base is `dledger.context`.
 
-Which part holds which: every part is made with a `NodeContext` and the parts that it asks. There are no
-subclasses.
+Which part knows which: every part is made with a `NodeContext` and with the parts whose methods it calls.
+There are no subclasses.
 
     Node ── NodeContext   env, config, log, host, members (config_log), versions, peers, held,
      │                    elector ◄─ elections, replicator
@@ -37,5 +37,5 @@ Which part calls which:
   handles the message, or elector ─effects► Elections, Replicator ─► Peers, disk.
 * The results: Elections and parts ─(`NodeEvents`)► Node, Replicator ─(`ReplicatorEvents`)► Node ─► all parts
   that are concerned, in the order that `node` defines. These three protocols are the only ways back.
-* The elector is a value to ask. Its events return effects, and `Elections.perform` performs them in order.
+* The elector only decides. Its methods return effects, and `Elections.perform` performs them in order.
 """

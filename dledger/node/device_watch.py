@@ -1,4 +1,4 @@
-"""Measures how long the device has not answered (safety.md S8), with a wrapper around the workers."""
+"""Measures for how long the disk has not answered (safety.md S8), with a wrapper around the workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WatchedWorkers:
         self._number = 0
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Like `Workers.run`."""
+        """Run the workers, as `Workers.run` does."""
         future = self._workers.run(lane, job, *args, **kwargs)
         if lane is Lane.FLUSH:
             self._number += 1
@@ -34,7 +34,7 @@ class WatchedWorkers:
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """Like `Workers.start`."""
+        """Start a job, as `Workers.start` does."""
         if lane is Lane.FLUSH:
             self._number = number = self._number + 1
             self._began[number] = asyncio.get_running_loop().time()
@@ -53,11 +53,11 @@ class WatchedWorkers:
         done(result, error)
 
     def close(self) -> None:
-        """Like `Workers.close`."""
+        """Close the workers, as `Workers.close` does."""
         self._workers.close()
 
     def waiting_s(self, now: float) -> float:
-        """Age in seconds of the oldest unfinished job; 0.0 if all are finished."""
+        """Return the age, in seconds, of the oldest unfinished job; 0.0 if all are finished."""
         for began in self._began.values():
             return now - began
         return 0.0

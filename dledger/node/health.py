@@ -1,22 +1,25 @@
 """Decides whether this node is fit to lead (feature R11). Reasons against it are corrupt entries, a full
 disk, a disk that does not answer or is slow, and a clock that is ahead.
 
-A sick node, or one that may not know the members (S19), votes, but does not stand for election. A sick leader
-hands over to a voter that is healthy and up to date, if there is one. It does not try again at once, so that
-leadership does not move back and forth. If that fails and the leader can acknowledge nothing, it steps down:
-its disk has stalled, or an uncommitted entry is corrupt here and cannot be repaired, so that nothing behind
-it can be sent. If all disks are full, one node must lead all the same, so that stored messages can be read.
-So a node that has seen no leader for long stands even if its disk is full or slow, or its clock is ahead.
+A node is *sick* if one of these applies. A sick node, or one that may not know the members (S19), votes, but
+does not stand for election. A sick leader hands over to a voter that is healthy and up to date, if there is
+one. It does not try again at once, so that leadership does not move back and forth. If the hand-over fails
+and the leader can acknowledge nothing, it steps down. That is so if its disk has stalled, or if an
+uncommitted entry is corrupt here and cannot be repaired, so that later entries cannot be sent. If all disks
+are full, one node must lead all the same, so that stored messages can be read. So a node that has seen no
+leader for long stands for election even if its disk is full or slow, or its clock is ahead.
 
-A leader whose clock is ahead gives messages times in the future, and store time never goes back (S15). So it
-is sick when its clock is more than `max_clock_skew_ms` ahead of those of most members. A clock that leaps is
-noticed here before the log follows it (`dledger.log.store_clock`). A clock that is behind does no harm.
+A leader whose clock is ahead gives messages times in the future, and store time never goes back (S15). So a
+node is sick if its clock is more than `max_clock_skew_ms` ahead of those of most members. A clock that leaps
+is noticed here before the log follows it (`dledger.log.store_clock`). A clock that is behind does no harm.
 
-A disk is slow when it is far behind the commit for long, because the disks of the others commit without it.
-Where all are equally slow they fall behind in turn, and none of them for long.
+A disk is slow if it has been far behind the commit index for long, because the disks of the other nodes are
+faster and commit without it. If all disks are equally slow, they fall behind in turn, and none of them for
+long.
 
-All states end by themselves: when entries are repaired, when room returns, when the disk answers. Only load
-can show that a slow disk is fast again, so the node counts as slow for a while longer.
+All states end without an operator's command: when entries are repaired, when the disk has room again, when
+the disk answers. Only load can show that a slow disk is fast again, so the node counts as slow for a while
+longer.
 """
 
 from __future__ import annotations
@@ -34,25 +37,29 @@ from dledger.node.metrics import NodeMetrics
 from dledger.node.trust import Trust
 
 HYSTERESIS = 0.02
-"""A disk that was full counts as full until its use is this far (a ratio) below the limit."""
+"""A disk that was full counts as full until its use has fallen this far (a ratio) below the limit."""
 SLOW_LAG = 0.5
 SLOW_WRITTEN = 4
-"""A leader's disk is slow when two things hold. It has been behind the commit by more than SLOW_LAG of what
-may be pending (32 MiB, or 100,000 entries) for longer than `disk_stall_s`. In that time the leader wrote
-SLOW_WRITTEN times what may be pending (256 MiB). Equally slow disks fall as far behind each other in turn,
-but catch up before they have written 2.2 times as much. A disk twice as slow as the others did not catch up
-before 18 times (measured, simulated)."""
+"""A factor that decides whether a leader's disk is slow. Two conditions must hold:
+
+* For longer than `disk_stall_s` the disk has been behind the commit index by more than SLOW_LAG of what may
+  be pending (32 MiB, or 100,000 entries).
+* In that time the leader wrote more than SLOW_WRITTEN times what may be pending (256 MiB).
+
+Equally slow disks fall as far behind each other in turn, but catch up before they have written 2.2 times as
+much. A disk that was half as fast as the others did not catch up before 18 times (measured, simulated)."""
 SLOW_REST_S = 300.0
-"""Seconds for which a slow disk must keep up before it counts as fast again. Leadership returns no sooner."""
+"""Time, in seconds, for which a slow disk must keep up before it counts as fast again. Leadership does not
+return sooner."""
 CORE_WAIT_FELT = 1 / 8
-"""Waits for a core above this share of the shortest election time-out make a node extend its own
+"""If waits for a core exceed this share of the shortest election time-out, a node extends its own
 time-outs."""
 CORE_WAITS_BORNE = 3
-"""The extension is this many times its longest recent wait: one for the leader, one for itself, and one
-more."""
+"""The time-outs are extended by this many times the node's longest recent wait for a core: one wait for the
+leader, one for the node itself, and one in reserve."""
 MAX_PATIENCE = 4
-"""Limit of the extension, in longest election time-outs. A node that needs a longer one could not serve
-anyway."""
+"""Limit of the extension, as a multiple of the longest election time-out. A node that needs more could not
+serve anyway."""
 BACK_OFF_S = 5.0
 """Seconds to wait after a hand-over that did not work."""
 _BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK
@@ -60,7 +67,7 @@ _BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK
 
 
 class HealthWatch:
-    """Health of one node; `run` until cancelled."""
+    """Watches the health of one node; `run` does so until cancelled."""
 
     def __init__(
         self,
@@ -77,7 +84,8 @@ class HealthWatch:
         self._env = context.env
         self._config = context.config
         self.full_ratio: float = context.config.disk_full_ratio
-        """Share of the file system in use at which appends begin to be refused; may change."""
+        """Share of the file system that may be in use; from this share on appends are refused. It may
+        change."""
         self._log = context.log
         self._members = context.members
         self._elector = context.elector
@@ -88,7 +96,7 @@ class HealthWatch:
         self._workers = workers
         self._metrics = metrics
         self.patience_s: float = 0.0
-        """Seconds that this node adds to the election time-outs because it lacks cores."""
+        """Time, in seconds, that this node adds to the election time-outs because it lacks cores."""
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
@@ -99,17 +107,18 @@ class HealthWatch:
         self._measured_at = -1e9
         self.clocks: PeerClocks = PeerClocks()
         self.clock_off_ms: int = 0
-        """How far (ms) this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
+        """Time, in ms, by which this machine's clock is ahead of those of its peers; below 0 if it is behind
+        (`PeerClocks`)."""
         self._clock_undecided_ms = 0
         self._store_time_is_ahead = False
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two checks of everything."""
+        """Interval, in seconds, at which everything is checked."""
         return min(self._config.disk_stall_s / 4, 0.5)
 
     async def run(self) -> None:
-        """Check everything at intervals."""
+        """Check everything at intervals, until cancelled."""
         loop = asyncio.get_running_loop()
         measuring: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as group:
@@ -124,8 +133,8 @@ class HealthWatch:
                 await asyncio.sleep(self.interval_s)
 
     def leave(self) -> None:
-        """Prepare for the end of this node: it does not stand any more, and leaders do not hand over to
-        it."""
+        """Prepare for the end of this node. From now on it does not stand for election, and leaders do not
+        hand over to it."""
         self._leaving = True
         self.look()
 
@@ -175,8 +184,8 @@ class HealthWatch:
         self._leadership.disk_full(self._above_limit)
 
     def _be_patient(self) -> None:
-        """Extend the time-outs while this loop waits for cores: then heartbeats and answers are late although
-        all nodes are there."""
+        """Extend the time-outs while this event loop waits for cores. In that time heartbeats and answers are
+        late although all nodes are there."""
         wait_s = self._metrics.core_wait_s
         limit_s = self._config.election_timeout_min_s * CORE_WAIT_FELT
         if self.patience_s and wait_s < limit_s / 4:
@@ -192,7 +201,7 @@ class HealthWatch:
             self.patience_s = patience_s
 
     def _is_slow(self, now: float) -> bool:
-        """Whether this disk was found slow, and has not kept up for long enough since."""
+        """Whether this disk was found slow and has not yet kept up for long enough."""
         pos = self._log.durable_pos
         if self._elector.role is Role.LEADER and self._leadership.disk_lag > SLOW_LAG:
             since, from_pos = self._kept_up_at
@@ -233,7 +242,7 @@ class HealthWatch:
             self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
 
     def _stuck(self) -> str:
-        """Why this node, as the leader, can acknowledge nothing; empty when it can."""
+        """Return why this node, as the leader, can acknowledge nothing; empty if it can."""
         if self.flags & Health.STALLED:
             return "the disk does not answer"
         rotten = self._last_rotten()
@@ -242,13 +251,14 @@ class HealthWatch:
         return ""
 
     def _last_rotten(self) -> int:
-        """Index of the last corrupt entry; -1 if all are whole."""
+        """Return the index of the last corrupt entry; -1 if there is none."""
         return max((last for _, last in self._log.faulty), default=-1)
 
     def _healthy_voter(self) -> str | None:
-        """The most advanced voter that reported within the last election time-out that it is healthy. It must
-        hold the committed entries, and also those that are corrupt here, because this leader could not send
-        it anything behind them."""
+        """Return the most advanced voter that reported good health within the last election time-out.
+
+        The voter must hold all committed entries. It must also hold the entries that are corrupt here,
+        because this leader can send it nothing that comes after them."""
         leader = self._replicator.leader
         elector = self._elector
         if leader is None:
@@ -287,15 +297,15 @@ class HealthWatch:
         return [member for member in self._members.current.members if member != own]
 
     def cautious_now_ms(self) -> int:
-        """The current time for the ages of segments. If most members say that this clock is ahead, it is
-        their earlier time."""
+        """Return the time that decides the ages of segments. It is this clock's time; if most members say
+        that this clock is ahead, it is their earlier time."""
         wall_ms, monotonic_ms = self._times()
         return wall_ms - max(self.clocks.off_ms(wall_ms, monotonic_ms, self._others()), 0)
 
     @property
     def store_time_ahead_ms(self) -> int:
-        """How far (ms) the store time of the newest record is ahead of the clock; 0 where it is not. If this
-        node's clock is off, the clock of most members is used."""
+        """Return by how many ms the store time of the newest record is ahead of the clock; 0 if it is not
+        ahead. If this node's clock differs from those of most members, theirs is used."""
         return max(self._log.newest_ms - self._env.wall.now_ms() + self.clock_off_ms, 0)
 
     def reasons(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Messages of peers and clients to a node: each goes to the part that handles it, in order.
+"""Passes messages of peers and clients to the parts of a node that handle them, in order.
 
-While term and vote are being saved, and while a cut runs, messages are held back. They are handled afterwards
-in the order in which they came (`dledger.peers.held`).
+While term and vote are being saved, and while the log is being cut, messages have to wait. They are handled
+afterwards in the order in which they came (`dledger.peers.held`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from dledger.peers.wire import Frame
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _LEADERS = (*_PUSHES, Heartbeat, InstallSnapshot)
-"""Messages of a leader. A node that follows it takes over its term."""
+"""Types of messages that a leader sends. If this node follows the leader, it takes over the leader's term."""
 _READS = (ReadIndexRequest, ReadIndexResponse)
 _INSTALLS = (InstallSnapshot, InstallResponse)
 _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
-"""Messages that are handled from any sender. A leader or candidate may be a voter by an entry that this
-node lacks (see dledger/context/config_log.py), and a learner's answers move its window. Other answers count
-only from a named voter."""
+"""Types of messages that are handled from any sender; other messages count only from a voter of the known
+configuration.
+
+This node may lack the entry that makes a leader or a candidate a voter (see dledger/context/config_log.py).
+And a learner's answers move the window of what is sent to it."""
 
 
 def far_ahead(peer: str, term: int, mine: int) -> str:
-    """The error text about a term that elections cannot have reached."""
+    """Return the error text about a term that is too high to come from elections."""
     return (
         f"{peer} reports term {term}, but this node is at term {mine}: elections cannot have raised "
         f"it so far. If {peer} has that term in its store, stop it and run `dledger recover "
@@ -88,20 +90,20 @@ class Inbox:
     # Connections
 
     def my_hello(self) -> Hello:
-        """The hello to send now."""
+        """Return the hello to send now."""
         return self._parts.trust.hello()
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Ids of the nodes that may connect, given the hello of the one that asks."""
+        """Return the nodes that may connect, given the hello of the node that asks."""
         return self._parts.membership.welcome(hello)
 
     def addresses(self) -> Mapping[str, str]:
-        """Peer ports of the members, this node included."""
+        """Return the peer ports of the members, this node included."""
         return self._members.addresses(self._replicator.commit_index)
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
-        """Another address than the recorded one at which a peer may be, and the only store that may answer
-        there."""
+        """Return another address than the recorded one, at which a peer may be, and the only store that may
+        answer there."""
         return self._members.elsewhere(peer)
 
     def on_hello(self, hello: Hello) -> None:
@@ -113,7 +115,7 @@ class Inbox:
         self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:
-        """Requests reach the peer from now on."""
+        """Note that requests can be sent to the peer from now on."""
         parts, leader = self._parts, self._replicator.leader
         parts.repairer.lost(peer)  # what was asked over an older connection, whose end may come later
         parts.repairer.damage()
@@ -121,7 +123,7 @@ class Inbox:
             self._replicator.perform(leader.peer_up(peer, parts.membership.acknowledges(peer)))
 
     def on_peer_down(self, peer: str) -> None:
-        """The dialled connection to the peer is gone."""
+        """Note that the connection that this node made to the peer is gone."""
         parts, leader = self._parts, self._replicator.leader
         if peer == self._elector.leader_id:
             self._say.info("connection to the leader lost", leader=peer)
@@ -132,7 +134,8 @@ class Inbox:
         parts.leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
-        """No process listens at the peer's address: the peer's process is gone (S17)."""
+        """Note that no process listens at the peer's address. This proves that the peer's process is gone
+        (S17)."""
         if peer == self._elector.leader_id:
             self._say.info("the process of the leader has ended: its port is closed", leader=peer)
         now = asyncio.get_running_loop().time()
@@ -146,7 +149,7 @@ class Inbox:
         self._requests.handle(connection, frame)
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """Accept a message from a peer; it is held back while term and vote are being saved."""
+        """Accept a message from a peer. It has to wait while term and vote are being saved."""
         parts = self._parts
         term = getattr(message, "term", -1)
         if not self._elector.may_follow(term):
@@ -193,8 +196,7 @@ class Inbox:
         return term == self._elector.term and peer == self._elector.leader_id
 
     def on_read(self) -> None:
-        """All messages that arrived together are handled: write their entries together (architecture rule
-        4)."""
+        """Write the entries of all messages that arrived together, in one go (architecture rule 4)."""
         self._log.flush()
 
     def handle(self, peer: str, message: Message) -> None:

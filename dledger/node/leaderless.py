@@ -1,9 +1,9 @@
-"""Explains to an operator why there can be no leader: too many voters' stores are blank or wait for a refill.
-Pure.
+"""Explains to an operator why there can be no leader: the stores of too many voters are blank or wait for a
+refill. Pure.
 
 A voter counts only with the store that the configuration names (S18). A voter whose store may lack entries
-does not vote before a leader has refilled it. If the remaining voters are no majority there will be no
-leader, so the others will be neither accepted nor refilled.
+does not vote before a leader has refilled it. If the remaining voters are no majority, there will be no
+leader, and without one the other voters will be neither accepted nor refilled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dledger.node.powerloss import KEPT_KEY, META_KEY
 from dledger.protocol import PROTOCOL_WITH_PIECES
 
 STUCK_S = 5.0
-"""Seconds without a leader after which a node reports this state; an election, or the verdict of `powerloss`,
-takes less."""
+"""Time, in seconds, without a leader after which a node reports this state. An election, or the decision of
+`powerloss`, takes less."""
 
 
 def lost_majority(
@@ -26,12 +26,13 @@ def lost_majority(
     hellos: Mapping[str, Hello],
     votes: Callable[[str], bool],
 ) -> str:
-    """What is needed before this group can have a leader again; empty if a leader may come without an
+    """Return what is needed before this group can have a leader again; empty if a leader may come without an
     operator.
 
-    `hellos` are the last hellos of the peers connected now, and `mine` is this node's own. `votes` says
-    whether a voter has just answered a request for its vote. A hello dates from when the connection was made,
-    and the voter may have been refilled since. A node that shows a newer configuration may know other stores.
+    `hellos` are the last hellos of the peers that are connected now, and `mine` is this node's own. A hello
+    dates from when the connection was made, and since then the voter may have been refilled. So `votes` says
+    whether a voter has just answered a request for its vote. If a node shows a newer configuration, the
+    result is empty, because that configuration may name other stores.
     """
     if any(hello.shows_newer(mine) for hello in hellos.values()):
         return ""
@@ -60,7 +61,7 @@ def lost_majority(
 
 
 def _awaits_refill(hello: Hello) -> bool:
-    """Whether the sender of this hello does not vote, for another reason than a loss of power. Programs
-    before protocol 4 may not report this."""
+    """Whether the sender of this hello does not vote, for another reason than a loss of power. False for
+    programs before protocol 4, which may not report this."""
     told = META_KEY in hello.meta or KEPT_KEY in hello.meta
     return not told and hello.protocol_max >= PROTOCOL_WITH_PIECES

@@ -1,8 +1,9 @@
-"""Leading: opening the term, sealing and pumping entries, serving, handing over, appending configurations.
+"""Leading: opening the term, sealing and appending entries, serving, handing over, changing the
+configuration.
 
-A leader first seals a term-opening entry. It serves when that entry is committed and applied (architecture
-rule 6). Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync
-(architecture rule 4).
+A leader first seals the entry that opens its term. (To seal an entry is to fix its content and its place in
+the log.) The leader serves when that entry is committed and applied (architecture rule 6). Everything sealed
+in one turn of the loop becomes one append, one push per follower and one fsync (architecture rule 4).
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from dledger.replication.leader import LeaderReplication
 from dledger.versions import OLDEST_KINDS
 
 FAREWELL_S = 0.2
-"""Seconds for which a node that has handed over at its stop still answers clients with the new leader. The
-outcome of a request is unknown if its connection closes before the answer. It is known after the answer
-NOT_LEADER."""
+"""Time, in seconds, for which a node that stops, and has handed leadership over, still answers clients with
+the new leader. A client that gets the answer NOT_LEADER knows the outcome of its request. If its connection
+closed before an answer, it would not."""
 
 
 class Leadership:
-    """Leadership of one node; `appender` is set while the node serves."""
+    """The leadership of one node. `appender` is set while the node serves."""
 
     def __init__(
         self, context: NodeContext, membership: MemberEffects, applier: Applier, events: NodeEvents
     ) -> None:
         self.appender: Appender | None = None
-        """Seals entries; None unless this node serves."""
+        """Seals entries at the end of the log; None unless this node serves."""
         self.serving: bool = False
-        """Whether this node leads, and its term is open and applied."""
+        """Whether this node leads and its term is open, that is, the entry that opens it is committed and
+        applied."""
         self._say = context.env.log.child(f"leader.{context.config.self_id}")
         self._config = context.config
         self._log = context.log
@@ -57,18 +59,19 @@ class Leadership:
 
     @property
     def disk_lag(self) -> float:
-        """See `Appender.disk_lag`; 0.0 unless this node leads."""
+        """Return `Appender.disk_lag` while this node leads, otherwise 0.0."""
         return 0.0 if self._leading is None else self._leading.disk_lag
 
     # Start, serve, stop
 
     @property
     def term(self) -> int | None:
-        """Term in which this node leads, None if it does not."""
+        """Term in which this node leads; None if it does not lead."""
         return None if self._leading is None else self._leading.term
 
     def start(self, term: int) -> None:
-        """This node was elected: open the term, and find out how far the peers are."""
+        """Begin to lead in this term, because this node was elected: open the term, and find out how far the
+        logs of the peers reach."""
         config = self._config
         appender = Appender(
             self._log,
@@ -118,7 +121,7 @@ class Leadership:
             self._host.on_stopped_serving(appender.term)
 
     def applied(self) -> None:
-        """The applied index moved: begin to serve if the term is open now."""
+        """Note that the applied index moved. Begin to serve if the term is open now."""
         leader = self._replicator.leader
         if leader is None or self.serving or self._leading is None or self._handing_over:
             return
@@ -134,12 +137,12 @@ class Leadership:
             self._leading.disk_full = full
 
     def committed(self, index: int) -> None:
-        """The commit index moved."""
+        """Note that the commit index moved to `index`."""
         self._count_pending(index)
         self._progress.set()
 
     def _count_pending(self, committed: int) -> None:
-        """Count as pending the entries behind entry `committed`."""
+        """Count the entries after entry `committed` as pending."""
         if self._leading is None or committed < self._replicator.commit_index:
             return
         try:
@@ -150,7 +153,7 @@ class Leadership:
             )
 
     def progressed(self) -> None:
-        """Check a hand-over again, because its conditions may have changed."""
+        """Make a hand-over that waits check its conditions again, because they may have changed."""
         self._progress.set()
 
     # Sealing
@@ -178,8 +181,8 @@ class Leadership:
     # Members
 
     def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
-        """Seal a configuration entry, which is in force at once (S19). Return its index. `leaves`: the member
-        that it removes."""
+        """Seal a configuration entry, and return its index. The configuration is in force at once (S19).
+        `leaves` names the member that it removes."""
         leading = self._leading
         pending = self._members.pending(self._replicator.commit_index)
         if leading is None or not self.serving or pending:
@@ -195,8 +198,8 @@ class Leadership:
         return index
 
     def nominate(self) -> None:
-        """Ask the most advanced voter to stand, without waiting for it, because this leader is about to
-        end."""
+        """Ask the most advanced voter to stand for election, because this leader is about to end. Do not wait
+        for the result."""
         leader = self._replicator.leader
         candidates = self._candidates(leader, None) if leader is not None else []
         if leader is not None and candidates:
@@ -204,9 +207,11 @@ class Leadership:
             self._elections.perform(self._elector.hand_over(chosen))
 
     def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
-        """Connected voters to hand over to. Those that are silent, or report bad health, are included only if
-        there are no others, or if named. (The process of a silent voter may be stopped: it stays connected,
-        and its last report may be good.)"""
+        """Return connected voters to which leadership may be handed over.
+
+        Voters that are silent, or report bad health, are included only if there are no others, or if `target`
+        names one. (The process of a silent voter may be paused: it stays connected, and its last report may
+        be good.)"""
         elector = self._elector
         candidates = [
             peer
@@ -223,12 +228,12 @@ class Leadership:
     async def transfer(
         self, target: str | None = None, timeout_s: float = 2.0, *, commanded: bool = False
     ) -> bool:
-        """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
-        `commanded`: an operator asked for it.
+        """Hand leadership to `target`, or without `target` to the most advanced connected voter. Returns True
+        if another node took it over. `commanded` says that an operator asked for it.
 
-        The leader stops serving, waits until the target holds everything, and asks it to stand (Raft
-        dissertation 3.10). It serves again if that did not work in time, or the target is gone. (If the
-        target stands all the same, the target's term ends this leadership.)
+        The leader stops serving, waits until the target holds everything, and asks it to stand for election
+        (Raft dissertation 3.10). It serves again if that does not work in time, or if the target disconnects.
+        (If the target stands for election all the same, its higher term ends this leadership.)
         """
         leader = self._replicator.leader
         if leader is None or not self.serving:

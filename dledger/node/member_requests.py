@@ -1,5 +1,7 @@
 """Server side of the member operations of the DLedger client protocol: members, add, promote, remove, prefer,
-transfer. Only the leader answers; others redirect, as for an append."""
+transfer.
+
+Only the leader answers. Other nodes answer with the leader's address, as for an append."""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from dledger.peers.links import PeerConnection
 
 Answer = Callable[..., None]
 HAND_OVER_S = 2.0
-"""Seconds that a hand-over may take when an operator removes the leader, or transfers leadership."""
+"""Time-out, in seconds, of a hand-over when an operator removes the leader, or transfers leadership."""
 
 
 class MemberRequests:
-    """Handles the member operations. `answer(connection, number, code, **fields)` sends a response;
-    `await_commit` answers after a commit."""
+    """Handles the member operations. `answer(connection, number, code, **fields)` sends a response.
+    `await_commit` sends the response after an entry is committed."""
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class MemberRequests:
         self._await_commit = await_commit
 
     def handle(self, connection: PeerConnection, number: int, header: dict[str, Any]) -> bool:
-        """Handle a request if it is one of these operations; False when it is another."""
+        """Handle a request if it is one of these operations; returns False if it is not."""
         operation = header.get("op")
         if operation not in ("members", "add", "promote", "remove", "prefer", "transfer"):
             return False
@@ -86,7 +88,7 @@ class MemberRequests:
             self._await_commit(index, connection, number)
 
     async def _remove(self, node: str, force: bool) -> int:
-        """Remove a member. If it is this leader, this node hands over first, and the client repeats the
+        """Remove a member. If the member is this leader, it hands over first, and the client repeats the
         request to the new leader."""
         changes = self._changes
         since = None if force else await changes.check_removal(node)

@@ -1,4 +1,4 @@
-"""Figures that a node keeps about itself; plain values, read by `status`."""
+"""Figures that a node keeps about itself. They are plain values, which `status` reads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dledger.runtime import Log
 from dledger.runtime.gc_pauses import Pauses
 
 CORE_WAIT_HALF_S = 10.0
-"""Seconds after which the weight of an observed wait for a core is halved."""
+"""Time, in seconds, after which an observed wait for a core counts only half."""
 LATE_LOOP_S = 0.1
-"""Seconds. A longer delay of the event loop is logged; this is a quarter of the shortest election
+"""Delay of the event loop, in seconds, from which it is logged: a quarter of the shortest election
 time-out."""
 
 
 class NodeMetrics:
-    """Flush, event-loop and collector figures since start."""
+    """Figures since the start about writes to the disk, the event loop and the garbage collector."""
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
@@ -28,12 +28,14 @@ class NodeMetrics:
         self.loop_lag_max_s: float = 0.0
         self.loop_lag_s: float = 0.0
         self.core_wait_s: float = 0.0
-        """Longest recent wait of the loop for a core between two probes, in seconds; it fades with time."""
+        """Longest recent wait of the event loop for a core, in seconds. It shrinks with time
+        (CORE_WAIT_HALF_S)."""
         self.loop_lag_max_waited_s: float = 0.0
-        """Part of the longest delay in which the loop was ready to run and other programs had the cores."""
+        """The part of the loop's longest delay, in seconds, in which the loop was ready to run but other
+        programs used the cores."""
 
     def flushed(self, stats: FlushStats) -> None:
-        """Count one finished group write, with the time from its submission to the worker until its
+        """Count one finished group write, and the time between its submission to the worker and its
         result."""
         self.flushes += 1
         self.flushed_entries += stats.entries

@@ -1,4 +1,4 @@
-"""The node: its parts, its life, and the order of what follows an event.
+"""The node: its parts, its start and end, and the order in which parts are notified of an event.
 
 * `Elections`, `Replicator` and the parts report events to the node (`NodeEvents`, `ReplicatorEvents`). This
   module defines which parts are notified, and in which order.
@@ -53,7 +53,8 @@ from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 
 QUESTION_BITS = 62
-"""Questions for read points are numbered from a random number with this many bits: see `ReadPoints`."""
+"""Requests to the leader for read points have numbers that begin with a random number of this many bits (see
+`ReadPoints`)."""
 
 ACKNOWLEDGED_BEFORE_FSYNC = (
     "flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced. A message is acknowledged as "
@@ -158,7 +159,7 @@ class Node:
 
     @property
     def role(self) -> Role:
-        """Raft role."""
+        """Role of this node in Raft: leader, follower or candidate."""
         return self.elector.role
 
     @property
@@ -183,12 +184,13 @@ class Node:
 
     @property
     def appender(self) -> Appender | None:
-        """Seals entries; None unless this node serves."""
+        """Seals entries at the end of the log; None unless this node serves."""
         return self.leadership.appender
 
     @property
     def serving(self) -> bool:
-        """Whether this node leads, and its term is open and applied."""
+        """Whether this node leads and its term is open, that is, the entry that opens it is committed and
+        applied."""
         return self.leadership.serving
 
     @property
@@ -197,25 +199,26 @@ class Node:
         return self.trust.removed
 
     def status(self) -> dict[str, object]:
-        """Status for /health, /metrics and `dledger status`."""
+        """Return the status for /health, /metrics and `dledger status`."""
         return self._status.report()
 
     @property
     def cluster_id(self) -> str:
-        """Id of the group's log, chosen when the group was formed; empty before this node knows it."""
+        """Id of the group's log, chosen when the group was formed; empty while this node does not know it."""
         return self.members.identity.cluster
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
-        """The `meta` of a peer's hello (empty while it is not connected)."""
+        """Return the `meta` of a peer's hello; empty while the peer is not connected."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
 
     def prove(self, peer: str, content: Sequence[bytes]) -> str:
-        """Make a proof to a peer that a request with this content comes from a member; empty if the peer sent
-        no secret (`dledger.peers.proofs`)."""
+        """Make a proof for a peer that a request with this content comes from a member. Empty if the peer
+        sent no secret (`dledger.peers.proofs`)."""
         return self.peers.proofs.make(peer, content)
 
     def proves(self, proof: str, content: Sequence[bytes]) -> bool:
-        """Whether a member made this proof of this content for this process, and it was not used before."""
+        """Whether a member made this proof for this content and this process, and the proof was not used
+        before."""
         peer = self.peers.proofs.check(proof, content)
         return peer is not None and peer in self.peers.addresses()
 
@@ -236,17 +239,19 @@ class Node:
         self.snapshots.retainer.retune(settings.retention)
 
     def delete_expired(self) -> None:
-        """Let retention remove expired segments now, at whatever hour."""
+        """Let retention remove expired segments now, whatever hour is set for it."""
         self.snapshots.retainer.delete_expired()
 
     def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
-        """Get a read point that begins now and is applied here; None when there was none in time. ReadRefused
-        when too many wait."""
+        """Ask for a read point that begins now, and call `done` with it when it is applied here; with None if
+        there is none in time. Raises ReadRefused if too many requests wait."""
         self.reads.ask(timeout_s, done)
 
     async def step_aside(self, timeout_s: float) -> bool:
-        """Prepare the end of the process: stand no more, and try to hand leadership over to one voter after
-        another. True when it moved. The node then still answers and votes until it is cancelled."""
+        """Prepare the end of the process: do not stand for election any more, and try to hand leadership over
+        to one voter after another. Returns True if another node took it over.
+
+        The node still answers and votes until it is cancelled."""
         self.health.leave()
         deadline = self._loop.time() + timeout_s
         for _ in self.members.voters:
@@ -260,7 +265,8 @@ class Node:
     # Life
 
     async def run(self) -> None:
-        """Open the store, join the group, serve until cancelled. NodeFailed says why the node had to end."""
+        """Open the store, join the group, and serve until cancelled. Raises NodeFailed, which says why the
+        node had to end."""
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         opened = await self._store.open(self.log, self.snapshots)
@@ -362,7 +368,7 @@ class Node:
             self._failure.set_exception(error)
 
     def stepped(self) -> None:
-        """Check the conditions that must hold after a step. InvariantBroken if one does not."""
+        """Check the conditions that must hold after a step. Raises InvariantBroken if one does not."""
         log = self.log
         last = log.last_index
         committed = self.replicator.commit_index
@@ -387,7 +393,8 @@ class Node:
     # Elections
 
     def role_changed(self, change: RoleChanged) -> None:
-        """Role, term or known leader changed. A deposed leader stops serving before anything else."""
+        """Notify the parts that role, term or known leader changed. A deposed leader stops serving before
+        anything else happens."""
         leads = change.role is Role.LEADER
         if self.leadership.term is not None and self.leadership.term != (change.term if leads else None):
             self.leadership.stop()
@@ -401,13 +408,13 @@ class Node:
         self.reads.role_changed()
 
     def round_confirmed(self, number: int) -> None:
-        """A quorum answered this leader's round of heartbeats."""
+        """Notify the parts that a quorum answered this leader's round of heartbeats with this number."""
         self.reads.round_confirmed(number)
 
     # Replication
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index is now `index`; it was `before`, which may be the same."""
+        """Notify the parts that the commit index is now `index`. It was `before`, which may be equal."""
         if index > before:
             self.leadership.committed(index)
             self._host.on_commit(index)
@@ -418,13 +425,14 @@ class Node:
         self.trust.check_refilled()  # all that is committed may have been known before the leader agreed
 
     def applied(self) -> None:
-        """The applied index moved."""
+        """Notify the parts that the applied index moved."""
         self.leadership.applied()
         self.reads.applied()
         self.stepped()
 
     def segment_applied(self, index: int, pos: int) -> None:
-        """Entry `index` is applied, and the next one begins a segment at `pos`."""
+        """Notify the parts that entry `index` is applied, and that the next entry begins a segment at
+        `pos`."""
         self.snapshots.boundary.reached(index, pos)
 
     def _on_durable(self) -> None:
@@ -434,7 +442,7 @@ class Node:
         self.stepped()
 
     def log_cut(self, last_index: int) -> None:
-        """Entries above `last_index` were cut."""
+        """Notify the parts that entries above `last_index` were cut from the log."""
         self.membership.cut(last_index)
         self.health.look()  # what may be a configuration may count again
 
@@ -445,7 +453,8 @@ class Node:
         self.repairer.damage()
 
     def repaired(self) -> None:
-        """Entries were repaired: continue the work that waited for them."""
+        """Notify the parts that entries were repaired, so that they continue the work that waited for these
+        entries."""
         self.health.look()
         self.replicator.durable_moved()
         self.applier.durable_moved()
@@ -454,7 +463,7 @@ class Node:
         self._search.wake()
 
     def installed(self, leader: str, manifest: Manifest) -> None:
-        """A snapshot replaced log and host."""
+        """Notify the parts that a snapshot replaced the log and the state of the host."""
         self.replicator.installed(leader, manifest.index)  # first: never less committed than applied
         self.applier.restored(manifest.index)
         self.members.replaced(manifest.index, manifest.config)
@@ -465,7 +474,7 @@ class Node:
     # Members
 
     def config_appended(self, index: int, body: bytes) -> None:
-        """A configuration entry came from the leader."""
+        """Notify the parts that a configuration entry came from the leader."""
         configuration = decode_config(body)
         if configuration is None:
             raise NodeFailed(unreadable_config(index), EXIT_STORE)
@@ -481,7 +490,7 @@ class Node:
         self.health.look()
 
     def members_changed(self) -> None:
-        """The configuration changed, or more of it is known to be committed."""
+        """Notify the parts that the configuration changed, or that more of it is known to be committed."""
         self.trust.members_changed()
         self.joining.wake()
         self.elections.schedule()

@@ -1,4 +1,4 @@
-"""The parts of a node together, for modules that need many of them: requests and reports."""
+"""All parts of a node in one object, for modules that need many of them: requests and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger.snapshots.service import Snapshots
 
 @dataclass(frozen=True)
 class NodeParts:
-    """All parts of one node; see the package."""
+    """All parts of one node. The docstring of `dledger.node` lists them."""
 
     applier: Applier
     snapshots: Snapshots

@@ -1,17 +1,18 @@
 """Linearizable read points: ReadIndex (Raft dissertation 6.4), leases, reads by followers.
 
-A read point is an index such that everything acknowledged before the read began is at or below it. When it is
-applied here, local state may answer the read.
+A read point is an index. Everything acknowledged before the read began is at or below this index. When the
+index is applied here, the read may be answered from local state.
 
 * **The leader**, while it serves (an entry of its term is committed), takes its commit index and sends a
   round of heartbeats at once. If a quorum of voters answers this round, or a later one, in this term, no
-  other node led when the read began. With lease reads on and a lease valid *now*, the round is not needed.
+  other node led when the read began. If lease reads are on and the lease is valid *now*, the round is not
+  needed.
 * **A follower** asks its leader (ReadIndexRequest) and waits until it has applied the index itself.
 
 Reads that arrive in one turn of the loop share a round. While a round is in flight, new reads wait for the
-next one: they may not join a round that was sent before they began. So there is one round in flight, whatever
-the load. If the leader changes, a read waits for the next one until its own time-out, because reads are
-idempotent.
+next one: they may not use a round that was sent before they began. So there is at most one round in flight,
+whatever the load. If the leader changes, a read waits for the next leader until its own time-out. It may be
+repeated, because reads change nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
 from dledger.node.leadership import Leadership
 
 READ_INDEX_VERSION = 2
-"""Lowest peer protocol that numbers rounds of heartbeats and knows read points."""
+"""Lowest version of the peer protocol that numbers rounds of heartbeats and knows read points."""
 MAX_WAITING = 10_000
-"""Reads that may wait on one node; one more is refused."""
+"""Largest number of reads that wait on one node; one more is refused."""
 
 Done = Callable[[int | None], None]
-"""Callback of a read, called once: with the read point, applied here, or with None when there was none in
-time."""
+"""Callback of a read, which is called once. It gets the read point when it is applied here, or None if there
+was none in time."""
 
 
 class ReadRefused(Exception):
@@ -45,7 +46,8 @@ class ReadRefused(Exception):
 
 @dataclass(slots=True)
 class _Read:
-    """One read that waits here (`done`), or a follower's question (`peer`, `number`)."""
+    """One read that waits: a read of this node (`done`), or a follower's request for a read point (`peer`,
+    `number`)."""
 
     done: Done | None = None
     peer: str = ""
@@ -56,8 +58,8 @@ class _Read:
 
 @dataclass(slots=True)
 class _Flight:
-    """Reads in flight: they wait for a round of this leader (`round`), or for answers of the leader
-    (`first..last`)."""
+    """Reads in flight. They wait for a round of heartbeats of this leader (`round`), or for an answer of the
+    leader to one of the requests `first..last`."""
 
     reads: list[_Read]
     term: int
@@ -76,13 +78,13 @@ class _Applying:
 
 
 class ReadPoints:
-    """Read points of one node. All methods run on the loop."""
+    """The read points of one node. All methods must be called on the event loop."""
 
     def __init__(
         self, context: NodeContext, leadership: Leadership, applier: Applier, first_number: int = 0
     ) -> None:
-        """`first_number`: questions are numbered from there. A leader may still answer a question that this
-        node asked before a restart, so no two runs of a node may use the same numbers."""
+        """`first_number` is the number before the first request to a leader. A leader may still answer a
+        request that this node sent before a restart, so no two runs of a node may use the same numbers."""
         self._config = context.config
         self._peers = context.peers
         self._elector = context.elector
@@ -99,14 +101,15 @@ class ReadPoints:
         self._scheduled = False
         self._retry: asyncio.TimerHandle | None = None
         self.rounds: int = 0
-        """Rounds of heartbeats sent for reads, for metrics."""
+        """Number of rounds of heartbeats that were sent for reads, for metrics."""
         self.by_lease: int = 0
-        """Reads that were answered by a lease."""
+        """Number of reads that a lease answered."""
 
     # Asking
 
     async def read_index(self, timeout_s: float) -> int:
-        """Return a read point that began now and is applied here; ReadRefused when there is none in time."""
+        """Return a read point that began now and is applied here. Raises ReadRefused if there is none in
+        time."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
         def done(index: int | None) -> None:
@@ -120,7 +123,8 @@ class ReadPoints:
         return index
 
     def ask(self, timeout_s: float, done: Done) -> None:
-        """Like `read_index`, with a callback, for requests of the client protocol."""
+        """Ask for a read point as `read_index` does, but with a callback, for requests of the client
+        protocol."""
         if self._waiting >= MAX_WAITING:
             raise ReadRefused(f"{MAX_WAITING} reads are already waiting: try again later")
         read = _Read(done)
@@ -129,7 +133,7 @@ class ReadPoints:
         self._add(read)
 
     def why(self) -> str:
-        """Why a read still waits, for the text of a refusal."""
+        """Return why a read still waits, for the text of a refusal."""
         elector = self._elector
         if elector.role is Role.LEADER:
             old = [peer for peer in elector.voters if self._speaks_old(peer)]
@@ -150,7 +154,7 @@ class ReadPoints:
     # Events
 
     def receive(self, peer: str, message: ReadIndexRequest | ReadIndexResponse) -> None:
-        """Handle a follower's question, or the leader's answer."""
+        """Handle a follower's request for a read point, or the leader's answer to such a request."""
         if isinstance(message, ReadIndexRequest):
             if message.number == NO_READ:
                 self._answer(_Read(peer=peer, number=NO_READ), None)
@@ -172,7 +176,7 @@ class ReadPoints:
             self._arm()
 
     def round_confirmed(self, number: int) -> None:
-        """A quorum answered this leader's round `number`, or a later one."""
+        """Note that a quorum answered this leader's round `number`, or a later one."""
         flight = self._flight
         if flight is None or not flight.round or flight.term != self._elector.term:
             return
@@ -180,7 +184,8 @@ class ReadPoints:
             self._landed(flight, flight.index)
 
     def role_changed(self) -> None:
-        """Role, term or known leader changed: reads in flight may never be answered, so they start again."""
+        """Note that role, term or known leader changed. Reads in flight may never be answered, so they start
+        again."""
         if self._flight is not None:
             self._back(self._flight)
         if self._elector.role is not Role.LEADER:
@@ -191,7 +196,7 @@ class ReadPoints:
         self._schedule()
 
     def applied(self) -> None:
-        """The applied index moved, or the node began to serve."""
+        """Note that the applied index moved, or that the node began to serve."""
         applied = self._applier.applied_index
         while self._applying and self._applying[0].index <= applied:
             item = heapq.heappop(self._applying)
@@ -200,7 +205,7 @@ class ReadPoints:
             self._schedule()
 
     def close(self) -> None:
-        """The node ends: reads get no more answers."""
+        """Stop all timers, because the node ends. Reads get no more answers."""
         for handle in (self._retry, *(read.timer for read in self._new)):
             if handle is not None:
                 handle.cancel()
@@ -217,7 +222,7 @@ class ReadPoints:
             asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
-        """Start together all reads that arrived in this turn."""
+        """Start all reads that arrived in this turn of the loop together."""
         self._scheduled = False
         if self._flight is not None:
             return
@@ -258,7 +263,7 @@ class ReadPoints:
         self._peers.send(flight.leader, question)
 
     def _arm(self) -> None:
-        """Set a timer to check again, because questions and answers may be lost, and a hand-over may fail."""
+        """Set a timer to check again, because requests and answers may be lost, and a hand-over may fail."""
         if self._retry is None and (self._new or self._flight is not None):
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(self._config.heartbeat_interval_s, self._again)
@@ -285,7 +290,7 @@ class ReadPoints:
         self._schedule()
 
     def _point(self, read: _Read, index: int) -> None:
-        """Handle that the read point of a read is known."""
+        """Handle a read whose read point is known now."""
         if read.peer:
             self._answer(read, index)
         elif index <= self._applier.applied_index:

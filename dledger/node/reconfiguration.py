@@ -1,10 +1,12 @@
-"""Changes of the members and of the leader, decided by the leader: one at a time, in one task.
+"""Changes of the members and of the leader. The leader decides them one at a time, in one task.
 
-Only a serving leader changes anything (an entry of its own term is committed: the fix of 2015), and only when
-the previous configuration is committed. Without a command it does three things. It promotes learners that
-have caught up. It replaces the incarnation of a member that came back with an empty store: first the old one
-leaves the voters, then the new one joins them. And it hands over to a preferred leader. Commands of operators
-come as jobs (`submit`).
+Only a serving leader changes anything, that is, after an entry of its own term is committed (the bug fix of
+2015 to Raft). And it changes the configuration only when the previous configuration is committed.
+
+Without a command it does three things. It promotes learners that have caught up. If a member came back with
+an empty store, it replaces the member's incarnation: first the old incarnation is removed from the voters,
+then the new one joins them. And it hands over to a preferred leader. Commands of operators come as jobs
+(`submit`).
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ from dledger.node.leadership import Leadership
 from dledger.replication.leader import PushState
 
 MAX_JOBS = 16
-"""Commands that may wait for their turn; one more is refused."""
+"""Largest number of commands that wait for their turn; one more is refused."""
 PROBE_HEARTBEATS = 2.5
-"""How long a removal waits for answers of the voters, in heartbeat intervals."""
+"""Time, in heartbeat intervals, for which a removal waits for answers of the voters."""
 CONFIG_PROTOCOL = 2
-"""Lowest peer protocol with which a node can read configurations of version 2."""
+"""Lowest version of the peer protocol with which a node can read configurations of version 2."""
 
 
 class Reconfiguration:
-    """Changes the members and the leader, as one node; does nothing unless the node serves."""
+    """Changes the members and the leader on behalf of one node. It does nothing while the node does not
+    serve."""
 
     def __init__(self, context: NodeContext, membership: MemberEffects, leadership: Leadership) -> None:
         self._say = context.env.log.child(f"changes.{context.config.self_id}")
@@ -50,12 +53,12 @@ class Reconfiguration:
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
-        """Set when a peer answered, or another leader is known. Jobs wait for it."""
+        """Set when a peer has answered, or another leader is known. Commands wait for it."""
         self._heard: dict[str, float] = {}
         self._said = ""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Make changes until cancelled."""
         pause = 2 * self._config.heartbeat_interval_s
         while True:
             try:
@@ -74,40 +77,40 @@ class Reconfiguration:
     # Events
 
     def submit(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Queue a command to be done in its turn; ChangeRefused when too many wait."""
+        """Queue a command to be executed in its turn. Raises ChangeRefused if too many commands wait."""
         if len(self._jobs) >= MAX_JOBS:
             raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try again later")
         self._jobs.append(job)
         self._wake.set()
 
     def heard(self, peer: str, now: float) -> None:
-        """A peer answered this leader. Wakes `run` if a change may have waited for this answer."""
+        """Note that a peer answered this leader. Wakes `run` if a change may have waited for this answer."""
         self._heard[peer] = now
         self._news.set()
         if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
             self._wake.set()
 
     def leader_changed(self, leader: str | None, term: int, now: float) -> None:
-        """This node sees another leader, or none, in this term."""
+        """Note that this node sees another leader, or none, in this term."""
         commanded = self._elector.commanded_term == term
         self._preferred.leader_changed(leader, now, commanded=commanded)
         self._wake.set()
         self._news.set()
 
     def told_who_should_lead(self) -> None:
-        """An operator has set the preferred leaders, here or by an entry of the log."""
+        """Note that an operator has set the preferred leaders, here or with an entry of the log."""
         self._preferred.forgive()
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index moved."""
+        """Note that the commit index moved."""
         if before < self._members.index <= index:
             self._wake.set()
 
     # What is known of a peer
 
     def caught_up(self, peer: str) -> bool:
-        """Whether a peer answers, and has all entries except the last few durable. Also False while it is not
-        known how many bytes it lacks; that is known with its next answer."""
+        """Whether a peer answers, and has all entries durable except the last few. Also False while it is not
+        known how many bytes the peer lacks; the peer's next answer tells it."""
         try:
             return self._has_caught_up(peer)
         except ColdUnit:
@@ -129,27 +132,27 @@ class Reconfiguration:
         )
 
     def health(self, peer: str) -> Health:
-        """Health that a member last reported. A member that is not connected counts as GOOD."""
+        """Return the health that a member last reported. A member that is not connected counts as GOOD."""
         if peer == self._config.self_id:
             return Health(self._elector.health)
         return Health((self._elector.health_of(peer) or 0) if self._peers.connected(peer) else 0)
 
     def fit(self, peer: str) -> bool:
-        """Whether leadership may be handed to this peer without naming it."""
+        """Whether leadership may be handed to this peer without an operator's command that names it."""
         counts = peer in self._members.voters and self._membership.acknowledges(peer)
         return counts and self.caught_up(peer) and self.health(peer) is Health.GOOD
 
     @property
     def preferred(self) -> tuple[str, ...]:
-        """Preferred leaders: those set for the group, else this node's setting."""
+        """The preferred leaders: those set for the group, otherwise those in this node's settings."""
         told = self._members.current.preferred
         return self._config.preferred_leaders if told is None else told
 
     # Commands; each gives the index of the entry to wait for
 
     def add(self, node: str, address: str, stays: bool) -> int:
-        """Add a new member, as a learner. Adding the same member again changes nothing; other properties are
-        refused."""
+        """Add a new member, as a learner. Adding the same member again changes nothing. It is refused if the
+        address or `stays` differs from that of the existing member."""
         current = self._ready()
         member = current.members.get(node)
         if member is not None and (member.address or self._config.peers.get(node)) == address:
@@ -160,7 +163,7 @@ class Reconfiguration:
         return self._append(lambda: known.with_learner(node, address, stays=stays))
 
     async def promote(self, node: str) -> int:
-        """Make a learner a voter now, if it has caught up."""
+        """Promote a learner to a voter now. Raises ChangeRefused if it has not caught up."""
         caught_up = await settled(lambda: self._has_caught_up(node))
         current = self._ready()
         member = current.members.get(node)
@@ -169,18 +172,20 @@ class Reconfiguration:
         return self._append(lambda: current.with_voter(node, self._incarnation(node)))
 
     def remove(self, node: str, since: float | None) -> int:
-        """Remove a member. `since`: the rest must include a majority of voters that were heard after this
-        time. If it is None, no majority is needed, and voters need not have been seen with a program that can
-        read the new configuration."""
+        """Remove a member.
+
+        The remaining voters must include a majority from which this node has heard after the time `since`. If
+        `since` is None, no majority is needed, and it does not matter whether voters were seen with a program
+        that can read the new configuration."""
         return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
 
     async def check_removal(self, node: str) -> float:
-        """Ask which voters are there now, and check a removal. Return `since` for `remove`, or raise
-        ChangeRefused.
+        """Ask which voters are there now, and check whether a member may be removed. Return `since` for
+        `remove`. Raises ChangeRefused if the removal is refused.
 
-        A removal is in force at once and cannot be taken back. If the rest turns out to have no live
-        majority, the group stops, even if it had a majority with the removed member. So nothing heard before
-        the command counts.
+        A removal is in force at once and cannot be taken back. If the remaining voters then have no live
+        majority, the group stops, even if it had a majority with the removed member. So only answers that
+        come after the command count.
         """
         self._ready()
         loop = asyncio.get_running_loop()
@@ -199,15 +204,16 @@ class Reconfiguration:
         return began
 
     def prefer(self, nodes: tuple[str, ...] | None) -> int:
-        """Set the preferred leaders; None means each node's own setting."""
+        """Set the preferred leaders. None means that each node's own setting decides."""
         current = self._ready()
         index = self._append(lambda: current.preferring(nodes))
         self.told_who_should_lead()
         return index
 
     async def transfer(self, target: str | None, timeout_s: float) -> str:
-        """Hand leadership over. Return the new leader, which may be another node than `target`. ChangeRefused
-        when leadership did not move, or (TERM_CHANGED) when no new leader is known in time."""
+        """Hand leadership over. Return the new leader, which may be another node than `target`. Raises
+        ChangeRefused if no other node took leadership over, and (TERM_CHANGED) if no new leader is known in
+        time."""
         self._ready(config=False)
         if target is not None:
             if target == self._config.self_id:
@@ -226,7 +232,8 @@ class Reconfiguration:
         return await self._successor(deadline)
 
     async def _successor(self, deadline: float) -> str:
-        """The leader after this node, which so far only knows that it does not lead any more."""
+        """Return the leader that follows this node. So far this node only knows that it does not lead any
+        more."""
         elector = self._elector
         try:
             async with asyncio.timeout_at(deadline):
@@ -244,7 +251,7 @@ class Reconfiguration:
         return elector.leader_id
 
     def overview(self) -> dict[str, object]:
-        """The members as this leader sees them."""
+        """Return the members as this leader sees them."""
         leader = self._replicator.leader
         rows: list[dict[str, object]] = []
         for node, member in sorted(self._members.current.members.items()):
@@ -276,7 +283,8 @@ class Reconfiguration:
     # Steps
 
     def _ready(self, *, config: bool = True) -> Configuration:
-        """The configuration to start from; ChangeRefused when it may not be changed now."""
+        """Return the current configuration, from which a change starts. Raises ChangeRefused if it may not be
+        changed now."""
         if not self._leadership.serving:
             raise ChangeRefused(Code.NOT_LEADER, "this node does not lead, or its term is not open yet")
         if config and self._members.pending(self._replicator.commit_index):
@@ -299,9 +307,10 @@ class Reconfiguration:
         return self._leadership.append_config(after, leaves)
 
     def _check_readable(self, after: Configuration) -> None:
-        """Check that every voter can read the first configuration of version 2. There is nothing to check
-        where older programs are refused at the hello. There the check would block the removal of a lost node,
-        which is never seen again."""
+        """Check that every voter can read the first configuration of version 2.
+
+        Nothing is checked if this node refuses older programs at the hello. In that case a check could only
+        do harm: it would block the removal of a lost node, which is never seen again."""
         if self._config.protocol_min >= CONFIG_PROTOCOL:
             return
         before = self._members.current
@@ -329,7 +338,7 @@ class Reconfiguration:
         return mine or (self._peers.connected(voter) and self._elector.heard(voter, since))
 
     def _commits_without(self, node: str) -> bool:
-        """Whether the connected voters, with their own stores, are a majority of all voters except this
+        """Whether the connected voters that have their own stores are a majority of all voters except this
         one."""
         rest = [voter for voter in self._members.voters if voter != node]
         here = [v for v in rest if v == self._config.self_id or self._membership.acknowledges(v)]
@@ -349,7 +358,8 @@ class Reconfiguration:
         return f"it lacks {self._log.last_index - progress.durable} entries"
 
     def _unfinished(self, peer: str) -> bool:
-        """Whether this member waits for its promotion, or came back with another store."""
+        """Whether this member is a learner that waits for its promotion, or a voter that came back with
+        another store."""
         member = self._members.current.members.get(peer)
         if member is None:
             return False
@@ -358,7 +368,8 @@ class Reconfiguration:
         return member.incarnation != self._incarnation(peer)
 
     def _grow(self) -> None:
-        """Promote learners that have caught up; replace lost stores by the new ones under their ids."""
+        """Promote learners that have caught up. Replace the store of a voter that came back with a new store
+        under the same id."""
         if not self._leadership.serving or self._members.pending(self._replicator.commit_index):
             return
         current = self._members.current
@@ -389,7 +400,7 @@ class Reconfiguration:
             return
 
     def _leave(self) -> None:
-        """Hand over and step down if this leader was removed from the group."""
+        """If the group has removed this leader, ask another voter to stand, and step down."""
         if self._leadership.term is None or not self._members.removed(self._replicator.commit_index):
             return
         if self._config.self_id not in self._members.current.members:
@@ -416,7 +427,8 @@ class Reconfiguration:
 
 
 def _other_wish(node: str, member: Member, stays: bool) -> str:
-    """Why a member cannot be added again with this wish; empty if the member is as wanted, or will be."""
+    """Return why a member cannot be added again with this value of `stays`; empty if the member is, or will
+    be, as wanted."""
     if stays and member.role is MemberRole.VOTER:
         return f"{node} is already a voter: remove it first"
     if stays and not member.stays:

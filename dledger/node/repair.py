@@ -1,14 +1,14 @@
-"""Repair of corrupt entries from any peer (safety.md S4; docs/explanation/decisions/0007).
+"""Repair of corrupt entries with copies from any peer (safety.md S4; docs/explanation/decisions/0007).
 
-The node asks its peers, leader or not, one after another: `RepairRequest`. The asked peer checks its own
-copy, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum. An entry is
-the same on every node that has it under its index and term, and a copy is accepted only if it fits what is
-left here (log/repair_writer.py). So a group in which every node has some corrupt entries can still elect a
-leader afterwards.
+The node asks its peers, leader or not, one after another, with a `RepairRequest`. The asked peer checks its
+own copy, and answers HAVE with the bytes, or FAULTY, or NEVER_HAD. No leader and no quorum is needed. An
+entry with a certain index and term is the same on every node that has it, and a copy is accepted only if it
+fits the data that is left here (log/repair_writer.py). So a group in which every node has some corrupt
+entries can still elect a leader afterwards.
 
-A peer gets one question at a time, and answers it once. If the same entries were requested again and again
-over a slow link, the answers would delay each other. So an answer counts whenever it comes. A question is
-open until it is answered, the connection is lost, or the peer must have forgotten it.
+A peer gets one request at a time, and answers it once. If the same entries were requested again and again
+over a slow link, the answers would delay each other. So an answer counts whenever it comes. A request stays
+open until it is answered, until the connection is lost, or until the peer must have forgotten it.
 """
 
 from __future__ import annotations
@@ -24,42 +24,45 @@ from dledger.log.repair_writer import Unfitting
 from dledger.messages import Holding, RepairRequest, RepairResponse
 
 ANSWER_LIMIT_S = 1.0
-"""Seconds to wait for one peer's answer before the next peer is asked. The answer counts even if it comes
-later."""
+"""Time, in seconds, to wait for one peer's answer before the next peer is asked. The answer counts even if it
+comes later."""
 GIVE_UP_S = 60.0
-"""Seconds after which an unanswered question counts as forgotten, and is asked again. A link of 0.56 Mbit/s
-carries 4 MiB in this time. An answer that comes later over a slower link counts, too."""
+"""Time, in seconds, after which an unanswered request counts as forgotten, and is sent again. A link of 0.56
+Mbit/s carries 4 MiB in this time. Over a slower link an answer that comes later counts, too."""
 PAUSE_S = 0.5
-"""Seconds between two rounds of asking when no peer could help."""
+"""Pause, in seconds, between two rounds of requests if no peer could help."""
 ENTRIES = 1024
-"""Entries of one request at most."""
+"""Largest number of entries in one request."""
 UNSENT = 64 * 1024
-"""If more bytes wait on the connection of a peer, an answer is among them (nothing else on it is large). Then
-another answer is delayed: peers with older programs repeat a question before they have the answer."""
+"""While more than this many answer bytes wait on the connection to a peer, the peer gets no further answer to
+its repair requests. Then an answer is still among these bytes, because nothing else on the connection is
+large. Without this limit peers with older programs would get several copies, because they repeat a request
+before they have the answer."""
 UNSENT_POLL_S = 0.1
-"""Seconds between two checks whether those bytes were sent."""
+"""Interval, in seconds, at which an answer that has to wait is tried again."""
 SINCE_VERSION = 2
 SHOWN = 20
-"""Number of faulty ranges listed in the status."""
+"""Largest number of faulty ranges that the status lists."""
 
 
 @dataclass(eq=False, slots=True)
 class Question:
-    """A question that was sent to a peer over the current connection."""
+    """A repair request that was sent to a peer over the current connection, with its answer."""
 
     request: RepairRequest
     until: float = 0.0
-    """Loop time at which it counts as forgotten."""
+    """Loop time at which the request counts as forgotten."""
     answer: RepairResponse | None = None
-    """An answer that came and was not used yet."""
+    """The answer, if it has come and was not used yet."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the answer has come, or will not come."""
     awaited: bool = False
-    """Whether `Repairer.run` waits for it."""
+    """Whether `Repairer.run` waits for the answer now."""
 
 
 class Repairer:
-    """Repair on one node: asks peers for entries that are faulty here, and answers the questions of peers."""
+    """Repair on one node: asks peers for entries that are faulty here, and answers the repair requests of
+    peers."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
         self._say = context.env.log.child("repair")
@@ -70,9 +73,9 @@ class Repairer:
         self._wake = asyncio.Event()
         self._number = 0
         self._open: dict[str, Question] = {}
-        """Peer -> the open question to it."""
+        """Maps a peer to the open request that this node sent to it."""
         self._questions: dict[str, RepairRequest] = {}
-        """Peer -> its newest question."""
+        """Maps a peer to the newest request that came from it and is not answered yet."""
         self._asked = asyncio.Event()
         self._answers: dict[str, str] = {}
         self.repaired_entries: int = 0
@@ -81,7 +84,7 @@ class Repairer:
     # Asking
 
     def damage(self) -> None:
-        """Start repairing: an entry became faulty, or a peer connected that may help."""
+        """Start repairing, because an entry became faulty, or a peer has connected that may help."""
         if self._log.faulty:
             self._wake.set()
 
@@ -112,8 +115,8 @@ class Repairer:
             return
 
     async def _examine(self) -> None:
-        """Examine entries that a read found doubtful. They may be whole: an index unit was wrong, or a cut
-        was in progress."""
+        """Examine entries about which a read was in doubt. They may be correct: perhaps an index unit was
+        wrong, or the log was being cut."""
         before = self._log.faulty.count
         for first, last in self._log.suspects:
             await self._log.examine(first, last)
@@ -121,7 +124,8 @@ class Repairer:
             self._events.repaired()
 
     async def _repair(self, first: int, last: int) -> bool:
-        """Ask for one range, piece by piece. True when anything was repaired."""
+        """Ask for the entries of one range, up to ENTRIES at a time. Returns True if anything was
+        repaired."""
         done = False
         while first <= last:
             end = await self._repair_piece(first, min(last, first + ENTRIES - 1))
@@ -134,8 +138,8 @@ class Repairer:
         return done
 
     async def _repair_piece(self, first: int, last: int) -> int | None:
-        """Ask every peer until one helps. Return the last index that is whole now, None when no peer could
-        help."""
+        """Ask every peer until one helps. Return the index of the last repaired entry, or None if no peer
+        could help."""
         for peer in sorted(self._peers.hellos):
             if first not in self._log.faulty:
                 return None
@@ -152,7 +156,8 @@ class Repairer:
         return None
 
     async def _ask(self, peer: str, first: int, last: int) -> Question | None:
-        """The question, answered and closed; None when it has no answer yet, or another question is open."""
+        """Ask a peer and wait for the answer. Return the answered request, which is open no longer. None if
+        it has no answer yet, or if a request for other entries is open."""
         question = self._question(peer, first, last)
         if question is None:
             return None
@@ -170,7 +175,8 @@ class Repairer:
         return question
 
     def _question(self, peer: str, first: int, last: int) -> Question | None:
-        """The open question to a peer, sent now if there was none; None when a different question is open."""
+        """Return the open request to a peer; if there is none, send one. None if a request for other entries
+        is open."""
         now = asyncio.get_running_loop().time()
         question = self._open.get(peer)
         same = question is not None and (question.request.first, question.request.last) == (first, last)
@@ -184,8 +190,8 @@ class Repairer:
         return question
 
     async def _use_late(self) -> bool:
-        """Use and close answers that came when `run` no longer waited for them. True when anything was
-        repaired."""
+        """Use the answers that came after `run` stopped waiting for them, and close their requests. Returns
+        True if anything was repaired."""
         done = False
         for peer, question in sorted(self._open.items(), key=lambda item: item[0]):
             if question.answer is not None:
@@ -196,7 +202,8 @@ class Repairer:
         return done
 
     async def _use(self, peer: str, question: Question) -> int | None:
-        """Repair with an answer. Return the last index that is whole now, None when it did not help."""
+        """Repair entries with an answer. Return the index of the last repaired entry, or None if the answer
+        did not help."""
         answer, request = question.answer, question.request
         if answer is None:
             return None
@@ -218,7 +225,7 @@ class Repairer:
         return last
 
     def lost(self, peer: str) -> None:
-        """The connection over which a peer is asked is lost, and with it the questions on it."""
+        """Forget the open request to a peer, because the connection on which it was sent is lost."""
         question = self._open.get(peer)
         if question is not None and question.answer is None:
             del self._open[peer]
@@ -227,7 +234,7 @@ class Repairer:
     # Answering
 
     def receive(self, peer: str, message: RepairRequest | RepairResponse) -> None:
-        """Accept a message of a peer, of any role and term."""
+        """Accept a repair request or an answer from a peer, whatever its role and term are."""
         if isinstance(message, RepairRequest):
             self._questions[peer] = message  # a new question replaces the earlier one
             self._asked.set()
@@ -241,7 +248,7 @@ class Repairer:
             self._wake.set()
 
     async def run_answers(self) -> None:
-        """Answer the questions of peers, one after another, until cancelled."""
+        """Answer the repair requests of peers, one after another, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(UNSENT_POLL_S if self._questions else None):
@@ -284,8 +291,8 @@ class Repairer:
     # Status
 
     def status(self) -> dict[str, object]:
-        """Figures for /health, /metrics and `status`: faulty entries, and what the peers answered about
-        them."""
+        """Return figures for /health, /metrics and `status`: the faulty entries, and what the peers answered
+        about them."""
         return {
             "faulty": [list(item) for item in self._log.faulty][:SHOWN],
             "faulty_entries": self._log.faulty.count,

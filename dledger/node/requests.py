@@ -1,8 +1,8 @@
 """Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, read_index, metadata.
 
-Requests are frames of type 64 with a map {"id", "op", ...} and an optional payload, answers of type 65 with
-{"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW), which the broker
-above ignores.
+A request is a frame of type 64 with a map {"id", "op", ...} and an optional payload. Its answer is a frame of
+type 65 with {"id", "code", ...}. Bodies that are appended with this protocol become records of the reserved
+topic (kind RAW), which the broker ignores.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from dledger.peers.links import PeerConnection
 from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
 
 MAX_TEXT = 1024
-"""Characters of the explanation in an answer; the rest is cut off."""
+"""Limit, in characters, of the explanation in an answer; the rest is cut off."""
 MAX_UNSENT = 256 * 1024 * 1024
-"""Bytes of entries being read for clients, or unread by clients, over all connections together. Above this
-limit nothing is read, and the client is asked to repeat its request later."""
+"""Limit, in bytes, of entries that are being read for clients, or were not yet read by clients, over all
+connections together. Above it no entry is read from the disk, and the client is asked to repeat its request
+later."""
 CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
 """Operations that change the group or its log, except appends, which are the purpose of a log."""
 _REFUSALS = {
@@ -49,7 +50,7 @@ def _max_body(config: NodeConfig) -> int:
 
 
 class ClientRequests:
-    """Handles requests of clients; `committed` completes waiting appends."""
+    """Handles requests of clients. `committed` answers the appends that wait for their commit."""
 
     def __init__(self, context: NodeContext, parts: NodeParts, status: NodeStatus) -> None:
         self._config = context.config
@@ -64,7 +65,7 @@ class ClientRequests:
         self._sources = context.peers.sources
         self._unsent = context.peers.unsent
         self._read_now = 0
-        """Bytes of entries that are being read from the disk for answers."""
+        """Number of bytes of entries that are being read from the disk for answers."""
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
         self._members = MemberRequests(context, parts, self._answer, self._await_commit)
 
@@ -110,13 +111,13 @@ class ClientRequests:
             )
 
     def committed(self, index: int) -> None:
-        """Entries up to `index` are committed."""
+        """Note that entries up to `index` are committed."""
         while self._waiting and self._waiting[0][0] <= index:
             entry, connection, number = self._waiting.popleft()
             self._answer(connection, number, Code.SUCCESS, index=entry, term=self._elector.term)
 
     def stopped_serving(self) -> None:
-        """Leadership ended: the outcome of waiting appends is unknown."""
+        """Note that leadership ended: for appends that wait, the outcome is unknown."""
         while self._waiting:
             _, connection, number = self._waiting.popleft()
             self._answer(connection, number, Code.TERM_CHANGED, text="outcome unknown: leadership ended")
@@ -142,7 +143,8 @@ class ClientRequests:
         self._waiting.append((index, connection, number))
 
     def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
-        """Call `then` with a read point that is applied here; otherwise answer that there is none."""
+        """Call `then` with a read point that is applied here. If there is none, answer the client that there
+        is none."""
 
         def done(index: int | None) -> None:
             if index is None:
@@ -157,8 +159,8 @@ class ClientRequests:
             self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
 
     def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
-        """Answer with an entry. A committed entry never changes, so only the answer "not found" needs a read
-        point."""
+        """Answer with an entry. A committed entry never changes, so a read point is needed only for the
+        answer "not found"."""
         log, committed = self._log, self._replicator.commit_index
         if linearizable and isinstance(index, int) and index > committed:
             self._read_point(connection, number, lambda _: self._get(connection, number, index, False))

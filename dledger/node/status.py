@@ -1,4 +1,5 @@
-"""The status of a node, for its host, its tools and its operators. Read-only."""
+"""The status of a node, for its host (the program that runs it), its tools and its operators. Nothing is
+changed here."""
 
 from __future__ import annotations
 
@@ -27,13 +28,14 @@ class NodeStatus:
             )
 
     def _unreached(self) -> Iterator[str]:
-        """Peers that are connected to this leader but that it cannot reach: they get no messages."""
+        """Yield the peers that are connected to this leader but that it cannot reach, so they get no
+        messages."""
         if self._context.replicator.leader is not None:
             for peer, address in self._context.peers.not_reached_back().items():
                 yield f"{peer} reaches this node, but is not reached at {address}: {MOVED}"
 
     def _unheard(self) -> Iterator[str]:
-        """Why no other member reaches this one, although it reaches others."""
+        """Yield why no other member reaches this node, although this node reaches others."""
         context, own = self._context, self._context.config.self_id
         peers = [peer for peer in context.members.current.members if peer != own]
         reached = [peer for peer in peers if context.peers.connected(peer)]
@@ -45,7 +47,8 @@ class NodeStatus:
         yield f"no leader: {reaches}: {MOVED}"
 
     def _left_behind(self) -> Iterator[str]:
-        """Peers of this leader for which no log or snapshot here is enough to catch up."""
+        """Yield the peers of this leader that cannot catch up, because neither its log nor a snapshot here is
+        enough for them."""
         first, leader = self._context.log.first_index, self._context.replicator.leader
         for peer, progress in sorted(leader.progress.items()) if leader else ():
             if progress.state is PushState.INSTALL and progress.offer is None:
@@ -55,7 +58,7 @@ class NodeStatus:
                 )
 
     def _without_leader(self) -> Iterator[str]:
-        """Why this member may know no leader. Causes that may be over in a moment are not reported at
+        """Yield why this member may know no leader. A cause that may be over in a moment is not reported at
         once."""
         context, parts = self._context, self._parts
         elector, members = context.elector, context.members
@@ -86,7 +89,7 @@ class NodeStatus:
             yield needed
 
     def report(self) -> dict[str, object]:
-        """The status for /health, /metrics and `dledger status`."""
+        """Return the status for /health, /metrics and `dledger status`."""
         context, parts = self._context, self._parts
         config, log, elector, members = context.config, context.log, context.elector, context.members
         leader = context.replicator.leader

@@ -1,8 +1,9 @@
-"""Whether a store can be trusted, so that its node votes, stands and counts (safety.md S3, S9, S18, S20).
+"""Whether a node's store can be trusted, so that the node votes, stands for election and counts (safety.md
+S3, S9, S18, S20).
 
-A store that lost entries, or may have, is trusted again when a leader has refilled it; under ASYNC_FLUSH
-after a loss of power also by a verdict of `powerloss`. While a snapshot replaces the log the store is not
-trusted.
+A store that lost entries, or may have lost some, is trusted again when a leader has refilled it. After a loss
+of power under ASYNC_FLUSH, a verdict of `powerloss` can make it trusted, too. While a snapshot replaces the
+log, the store is not trusted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOO_MANY_LOST_POWER = (
 
 
 class Trust:
-    """Trust in the store of one node."""
+    """Decides whether the store of one node is trusted."""
 
     def __init__(
         self, context: NodeContext, membership: MemberEffects, on_trusted: Callable[[], None]
@@ -35,7 +36,7 @@ class Trust:
         self.reasons: list[str] = []
         """Why this node does not vote, or does not belong to the group, for /health."""
         self.statements: list[str] = []
-        """Facts that an operator must know although they are over."""
+        """Facts that an operator must know although their cause is over."""
         self._say = context.env.log.child(f"node.{config.self_id}")
         self._env = context.env
         self._config = config
@@ -47,22 +48,22 @@ class Trust:
         self._membership = membership
         self._on_trusted = on_trusted
         self._unlisted = ""
-        """Last log text about nodes in dLegerPeers that are not members."""
+        """The last log text about nodes in dLegerPeers that are not members."""
         self._process = f"{self._env.pid}-{self._env.wall.now_ms()}"
         self._lost_power = self._voted = self._installing = False
         self._undecided = 0.0
         self._yield_until = 0.0
 
     def open(self, trusted: bool, reason: str, lost_power: bool) -> None:
-        """Take over the result of opening the store. `reason`: why it is not trusted. `lost_power`: whether
-        that is a loss of power under ASYNC_FLUSH."""
+        """Take over the result of opening the store. `reason` says why the store is not trusted. `lost_power`
+        says whether the reason is a loss of power under ASYNC_FLUSH."""
         if not trusted:
             self.reasons.append(f"{reason}: it does not vote until a leader has refilled it")
         self._lost_power = lost_power
         self._replicator.trust(trusted)
 
     def hello(self) -> Hello:
-        """The hello to send now: identity of this node, and state of its store."""
+        """Return the hello to send now, with the identity of this node and the state of its store."""
         config, identity = self._config, self._members.identity
         return Hello(
             config.group,
@@ -91,7 +92,7 @@ class Trust:
         return meta
 
     def members_changed(self) -> None:
-        """The configuration changed, or more of it is known to be committed."""
+        """Note that the configuration changed, or that more of it is known to be committed."""
         removed = self._members.removed(self._replicator.commit_index)
         if removed != (REMOVED in self.reasons):
             self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
@@ -107,8 +108,8 @@ class Trust:
         return REMOVED in self.reasons
 
     def unlisted(self) -> str:
-        """Text about nodes of dLegerPeers that are not members of this node's group; empty if all are
-        members."""
+        """Return a text about nodes of dLegerPeers that are not members of this node's group; empty if all
+        are members."""
         members, config = self._members.current.members, self._config
         if not self._members.identity.cluster or config.self_id not in members:
             return ""
@@ -124,8 +125,8 @@ class Trust:
     # Refilled
 
     def check_refilled(self) -> None:
-        """More entries are committed, durable or whole: trust the store if it now holds everything the leader
-        had committed."""
+        """Trust the store if it now holds everything that the leader had committed. To be called when more
+        entries are committed, durable or repaired."""
         follower = self._replicator.follower
         if self._elector.may_vote or follower is None or follower.leader_commit < 0:
             return
@@ -145,14 +146,15 @@ class Trust:
         self._on_trusted()
 
     def install_begins(self) -> None:
-        """A snapshot is about to replace the log: do not vote while that lasts (S20)."""
+        """Note that a snapshot is about to replace the log. The node does not vote until this is done
+        (S20)."""
         self._installing = True
         self._voted = self._elector.may_vote
         self._elector.trust(False)
         self.reasons.append(INSTALLING)
 
     def installed(self) -> None:
-        """The snapshot has replaced the log: vote again if this node voted before."""
+        """Note that the snapshot has replaced the log. The node votes again if it voted before."""
         self._installing = False
         self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
         if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
@@ -161,8 +163,8 @@ class Trust:
     # After a loss of power
 
     def stands_back(self, now: float) -> bool:
-        """Whether, after a loss of power under ASYNC_FLUSH (S9), this node must leave standing for election
-        to others."""
+        """Whether, after a loss of power under ASYNC_FLUSH (S9), this node must let other nodes stand for
+        election."""
         if self._lost_power:
             verdict = self._judge()
             # While it installs, a crash would take what it said with the log.
