@@ -1,5 +1,5 @@
-"""Replaces a small file as a whole, so that a reader or a crash sees the old content or the new, never a
-mix."""
+"""Replaces a small file as a whole, so that a reader, also one after a crash, finds the old content or the
+new, never a mix."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def read_file(files: Files, path: str) -> bytes | None:
 async def publish(
     files: Files, workers: Workers, lane: Lane, path: str, data: bytes, *, like: str | None = None
 ) -> None:
-    """Write `path + '.tmp'`, fsync, rename, sync the directory, with one durable action in each job.
+    """Write `path + '.tmp'`, fsync, rename, and sync the directory. Each job of the workers has only one
+    durable action.
 
-    `like`: a file whose permissions are copied (the content may include a password).
+    `like` is a file whose permissions are copied, because the content may include a password.
     """
     try:
         await workers.run(lane, write_synced, files, path + ".tmp", data, like)
@@ -56,9 +57,8 @@ def write_synced(files: Files, path: str, data: bytes, like: str | None = None) 
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Write a file and the directories above it, durably; readers see the old content or the new.
-
-    It does several durable actions in one job, so it is only for files outside a store. Blocking.
+    """Write a file and the directories above it, durably. Readers see the old content or the new. The call
+    does several durable actions in one job, so it must be used only for files outside a store. Blocking.
     """
     if isinstance(files, FsspecFiles):
         files.put(path, data)

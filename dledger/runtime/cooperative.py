@@ -1,4 +1,4 @@
-"""Slow work in pieces: the bytes are put together while other tasks run in between."""
+"""Slow work in steps, between which other tasks run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE_BYTES = 16 * 1024
-"""Number of bytes after which other tasks run. An empty piece counts as this many bytes, because it took as
-long to make."""
+"""Number of bytes after which other tasks run. An empty piece counts as this many bytes, because making it
+took as long as making a full one."""
 PAUSE_S = 0.001
-"""Seconds for which other tasks run then."""
+"""Time, in seconds, for which other tasks then run."""
 
 
 class Pace:
@@ -31,7 +31,8 @@ class Pace:
 
 
 def at_once(work: Generator[None, None, T]) -> T:
-    """Run work that comes in pieces to its end now, and return its result."""
+    """Run work that is a generator of steps to its end now, without letting other tasks run, and return its
+    result."""
     while True:
         try:
             next(work)
@@ -41,7 +42,8 @@ def at_once(work: Generator[None, None, T]) -> T:
 
 
 async def gathered(pieces: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Join the pieces of each part; `pieces` are pairs of a part and its next piece."""
+    """Join the pieces of each part. `pieces` yields pairs: the name of a part, and the next bytes of this
+    part. Return the bytes of each part by its name."""
     parts: dict[str, bytearray] = {}
     size = 0
     for name, piece in pieces:

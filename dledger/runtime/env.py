@@ -1,4 +1,4 @@
-"""`Env`: the access of a program to the world, passed to every entry point (`async def main(env)`)."""
+"""`Env`: a program's access to the outside world, passed to every entry point (`async def main(env)`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dledger.runtime.workers import ThreadWorkers, Workers
 
 
 class WallClock(Protocol):
-    """Time of day. Wall time is data (time stamps); it never decides an order or a time-out."""
+    """Time of day. It is used only as data (time stamps); it never decides an order or a time-out."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
 
 
 class SystemWallClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
@@ -36,10 +36,11 @@ class SystemWallClock:
 
 @dataclass(frozen=True)
 class Env:
-    """Access of one process to the world. Three brokers in one interpreter have three of them.
+    """Access of one process to the outside world. If three brokers run in one interpreter, each has its own
+    `Env`.
 
-    `pid` and `boot_id` identify this process and this start of the machine. A changed `boot_id` distinguishes
-    a loss of power from a restart of the process.
+    `pid` identifies this process, and `boot_id` this start of the machine. If `boot_id` has changed, the
+    machine was restarted, perhaps after a loss of power; otherwise only the process was.
     """
 
     files: Files
@@ -52,15 +53,16 @@ class Env:
     boot_id: str
     pauses: Pauses = field(default_factory=Pauses)
     uptime_s: Callable[[], float] | None = None
-    """Seconds since the machine's start, including suspended time; None where that is not known."""
+    """Returns the seconds since the machine's start, including suspended time; None if the system does not
+    report it."""
     reloads: Reloads = field(default_factory=Reloads)
     secret_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns this many random bytes, which cannot be guessed from earlier results of `random` and `ids`."""
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
-    """The real world: system clock, files of the operating system, random numbers seeded by the kernel,
-    threads."""
+    """Make an `Env` of the real world: system clock, files of the operating system, random numbers seeded by
+    the kernel, threads."""
     rng = random.Random(secrets.randbits(128))
     return Env(
         files=OsFiles(),

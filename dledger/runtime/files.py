@@ -1,8 +1,9 @@
-"""Access to files: the few operations that a log needs, each with one meaning for durability.
+"""Access to files: the few operations that a log needs. Each says what it makes durable.
 
-Writes go to the page cache. Only `File.fdatasync` makes content durable, and only `Files.sync_dir` makes a
-created, renamed or removed *name* durable. Errors are `OSError`s. The calls block: use them in worker jobs,
-except `File.view` reads of the hot window and `File.pread_now` (safety.md S8).
+Writes go to the page cache. Only `File.fdatasync` makes content durable. Only `Files.sync_dir` makes durable
+that a *name* was created, renamed or removed. Errors are `OSError`s. The calls block, so they must be made in
+worker jobs. The exceptions are reads with `File.view` of recent data that is in memory, and `File.pread_now`
+(safety.md S8).
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ _FADVISE = getattr(os, "posix_fadvise", None)
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """Use of the file system that holds a path, in bytes, as `df` counts. Space that is reserved for root or
-    by a quota is neither used nor free."""
+    """Use of the file system to which a path belongs, in bytes, as `df` counts. Space that is reserved for
+    root or by a quota counts neither as used nor as free."""
 
     total: int
-    """Used and free bytes together."""
+    """Sum of the used and the free bytes."""
     free: int
     """Bytes that this process may still use."""
 
     @property
     def used_ratio(self) -> float:
-        """Share in use, 0.0 to 1.0."""
+        """Share of `total` that is in use, 0.0 to 1.0."""
         return 1.0 - self.free / self.total if self.total else 1.0
 
 
 class FileStamp(NamedTuple):
-    """A value that changes when a file is written to, replaced, or its name is given to another file.
+    """A value that changes when a file is written to or replaced, or when its name is given to another file.
 
-    `changed_ms` is the wall clock of the last change of its content, 0 where `text` is made from the content.
-    Compare `text` as a whole.
+    `changed_ms` is the wall clock of the last change of the content; it is 0 if `text` is computed from the
+    content. Compare `text` as a whole.
     """
 
     changed_ms: int
@@ -60,76 +61,81 @@ class File(Protocol):
     path: str
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     def pread_now(self, length: int, offset: int) -> bytes | None:
-        """Like `pread`, without waiting for the device; None when not all of it is in memory.
-
-        Where the system cannot say (a file system in memory or on a network, or not Linux), the file is read.
+        """Read as `pread` does, but do not wait for the disk; None if some of the data is not in memory. If
+        the system cannot say what is in memory (a file system in memory or on a network, or not Linux), the
+        file is read.
         """
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write all parts one after another at `offset`, whole, or raise OSError."""
+        """Write all parts one after another at `offset`. Raises OSError if not everything was written."""
 
     def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
-        """`pwritev`, and make this write durable, but not earlier writes. A failure is final (safety.md
-        S3)."""
+        """Write as `pwritev` does, and make this write durable, but not earlier writes. A failure is final
+        (safety.md S3)."""
 
     def fdatasync(self) -> None:
-        """Make written content (and the length) durable. A failure is final (safety.md S3)."""
+        """Make written content and the length durable. A failure is final (safety.md S3)."""
 
     def start_writeback(self, length: int, offset: int) -> None:
-        """Ask the system to begin writing its memory to the device, without waiting. It guarantees nothing:
-        it is used before many files are fsynced, so that not each fsync has to wait for its own writes."""
+        """Ask the system to begin writing this range from its memory to the disk; do not wait for it. Nothing
+        is guaranteed. It is used before many files are fsynced, so that their writes happen at the same time
+        and not one after the other."""
 
     def allocate(self, size: int) -> None:
-        """Reserve blocks up to `size`, which read as zeros. A full disk is an error here and not later."""
+        """Reserve blocks on the disk up to `size`; they read as zeros. So an error of a full disk comes here
+        and not later."""
 
     def truncate(self, size: int) -> None:
         """Set the length. New bytes read as zeros and have no blocks yet."""
 
     def view(self) -> memoryview:
-        """The whole file at its present length, read-only. It always shows the current content. One per
-        file."""
+        """Return the whole file at its present length, read-only. The view always shows the current content.
+        A file has at most one view."""
 
     def close(self) -> None:
-        """Close; BufferError while a slice of `view()` still exists (then the file stays open)."""
+        """Close the file. Raises BufferError if a slice of `view()` still exists; then the file stays
+        open."""
 
 
 class Files(Protocol):
     """Operations on names and directories."""
 
     def open(self, path: str, create: bool = False) -> File:
-        """Open for reading and writing; FileNotFoundError without `create`."""
+        """Open for reading and writing. Raises FileNotFoundError if the file does not exist and `create` is
+        false."""
 
     def open_read(self, path: str) -> File:
-        """Open for reading only, as tools do beside a running node; FileNotFoundError. OSError at once for a
-        directory, a named pipe or a device."""
+        """Open for reading only, as tools do beside a running node. Raises FileNotFoundError if there is no
+        such file, and OSError at once for a directory, a named pipe or a device."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
 
     def size(self, path: str) -> int:
-        """Length in bytes. OSError for anything that is not a file."""
+        """Return the length in bytes. Raises OSError for anything that is not a file."""
 
     def stamp(self, path: str) -> FileStamp | None:
-        """A value that changes with the file; None where that is not possible. FileNotFoundError."""
+        """Return a value that changes with the file; None if there can be no such value. Raises
+        FileNotFoundError if there is no such file."""
 
     def listdir(self, path: str) -> list[str]:
-        """Names inside, sorted; empty if the directory does not exist."""
+        """Return the names in a directory, sorted; empty if it does not exist."""
 
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory."""
 
     def mkdir(self, path: str, *, sync: bool = True) -> None:
-        """Make a directory with its parents and make their names durable; no error if it exists. Without
-        `sync` the names become durable with `sync_dir` of the parents, as the names of files do."""
+        """Make a directory with its parents, and make their names durable; no error if it exists. With `sync`
+        false the names are not durable before `sync_dir` of the parents, as with names of files."""
 
     def rename(self, old: str, new: str) -> None:
-        """Replace atomically; durable after `sync_dir` of the parent(s)."""
+        """Rename, and replace an existing file atomically. Durable after `sync_dir` of both directories."""
 
     def unlink(self, path: str) -> None:
         """Remove a file name; no error if it does not exist."""
@@ -141,15 +147,16 @@ class Files(Protocol):
         """Make the names in this directory durable."""
 
     def usage(self, path: str) -> DiskUsage:
-        """Use of the file system that holds the path."""
+        """Return the use of the file system to which the path belongs."""
 
     def lock(self, path: str) -> File:
-        """Create and lock a file, and its directory, against other processes until it is closed.
-        BlockingIOError if one of them is locked. Removing the file does not unlock it."""
+        """Create and lock a file, and lock its directory, against other processes until the result is closed.
+        Raises BlockingIOError if the file or the directory is locked already. Removing the file does not
+        unlock it."""
 
 
 class OsFile:
-    """A real file."""
+    """A file of the operating system."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -160,7 +167,7 @@ class OsFile:
         self._held = -1
 
     def hold(self, fd: int) -> None:
-        """Close this descriptor together with the file; -1 for none."""
+        """Keep this descriptor and close it together with the file; -1 means none."""
         self._held = fd
 
     def size(self) -> int:
@@ -277,7 +284,7 @@ def _must_be_a_file(path: str, found: os.stat_result) -> None:
 
 
 class OsFiles:
-    """The real file system."""
+    """The file system of the operating system."""
 
     def open(self, path: str, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC
@@ -374,8 +381,9 @@ class OsFiles:
 
 
 def _lock_directory(path: str) -> int:
-    """Lock a directory and return its descriptor. BlockingIOError if it is locked. -1 where the file system
-    cannot lock directories (NFS); the file is locked in any case."""
+    """Lock a directory and return its descriptor; -1 if the file system cannot lock directories (NFS). Raises
+    BlockingIOError if the directory is locked already. (The caller locks a file in the directory in any
+    case.)"""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

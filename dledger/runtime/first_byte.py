@@ -1,6 +1,7 @@
-"""A port for connections with and without TLS: the first byte decides, before any data is read.
+"""A port for connections with and without TLS. The first byte of a connection decides which it is.
 
-The byte is examined in the kernel's buffer, so that the socket is passed on with all its data.
+The byte is only peeked at and stays in the kernel's buffer, so that the socket is passed on with all its
+data.
 """
 
 from __future__ import annotations
@@ -13,32 +14,34 @@ from collections.abc import Callable
 from dledger.runtime.turns import ACCEPTED, BACKLOG
 
 TLS_HANDSHAKE = 0x16
-"""First byte of a TLS record that begins a handshake. No frame of the remoting protocol begins with it, as
-such a frame would have more than 352 MiB."""
+"""First byte of a TLS record that begins a handshake. A frame of the remoting protocol that began with it
+would have more than 352 MiB, so no such frame exists."""
 DECIDE_WITHIN_S = 10.0
-"""A connection that sends nothing for so long continues without TLS; the code that waits for its first
-request has limits for silent connections."""
+"""Time, in seconds, after which a connection that has sent nothing continues without TLS. The code that waits
+for its first request has its own limits for silent connections."""
 MAX_UNDECIDED = 1000
-"""Connections that have sent nothing yet. With one more, the oldest continues without TLS at once."""
+"""Largest number of connections that have sent nothing yet. With one more, the oldest of them continues
+without TLS at once."""
 MAX_HANDSHAKES = 256
-"""Handshakes in progress, each up to 2 ms of CPU; one more connection is closed."""
+"""Largest number of handshakes in progress; each takes up to 2 ms of CPU. One more connection is closed."""
 ACCEPT_PAUSE_S = 1.0
-"""Pause of accepting while the system has no descriptor or memory for another connection; it would report
-that without end."""
+"""Pause, in seconds, of accepting when the system has no descriptor or memory for another connection. Without
+a pause the system would report this without end."""
 
 REFUSED = b"\x15\x03\x03\x00\x02\x02\x46"
-"""A fatal TLS alert (protocol_version): the answer to a client without TLS where TLS is required."""
+"""A fatal TLS alert (protocol_version). It is the answer to a client without TLS if TLS is required."""
 REFUSED_LINGER_S = 1.0
-"""Seconds for which data of a refused client is still read, at most. Closing earlier would destroy the
-answer."""
+"""Largest time, in seconds, for which data of a refused client is still read. If the connection were closed
+earlier, the answer might not reach the client."""
 DRAINED = 64 * 1024
-"""Bytes of such data that are read at once."""
+"""Number of bytes of such data that are read at once."""
 
 _Undecided = tuple[socket.socket, asyncio.TimerHandle]
 
 
 class FirstByteListener:
-    """Listens, examines first bytes, and passes connections on. `run` must run."""
+    """Listens, examines the first byte of each connection, and passes the connection on. Works only while
+    `run` is running."""
 
     def __init__(
         self,
@@ -49,8 +52,8 @@ class FirstByteListener:
         *,
         on_plain: Callable[[], None] | None = None,
     ) -> None:
-        """`context` is called before each handshake. `on_failed` gets the reason when a connection fails.
-        `on_plain` is given where TLS is required; it is called for each client without TLS, which gets an
+        """`context` is called before each handshake. `on_failed` is called with the reason when a connection
+        fails. `on_plain` is given if TLS is required; it is called for each client without TLS, which gets an
         alert and is closed."""
         self._on_plain = on_plain
         self._factory = factory
@@ -63,7 +66,7 @@ class FirstByteListener:
         self.sockets: list[socket.socket] = []
 
     async def listen(self, host: str, port: int) -> None:
-        """Start listening; OSError when that is not possible."""
+        """Start listening. Raises OSError if that is not possible."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -82,7 +85,7 @@ class FirstByteListener:
             raise
 
     def close(self) -> None:
-        """Accept no more connections. Those that were passed on stay open."""
+        """Accept no more connections. The connections that were passed on stay open."""
         loop = asyncio.get_running_loop()
         for listener in self.sockets:
             loop.remove_reader(listener.fileno())

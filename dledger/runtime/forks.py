@@ -1,5 +1,5 @@
-"""Detects that this process is a fork of the one that made an object: threads and loops do not exist in a
-fork."""
+"""Detects whether this process is a fork of the process that made an object. Threads and event loops do not
+exist in a fork."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 
 
 class Forks:
-    """Counts the forks between the first process and this one."""
+    """Counts how many forks there were from the first process to this one."""
 
     def __init__(self) -> None:
         self.count: int = 0
-        """Compare it with an earlier value: a different one means that there was a fork in between."""
+        """The number of forks. If it differs from an earlier value, there was a fork in between."""
         os.register_at_fork(after_in_child=self._happened)
 
     def _happened(self) -> None:

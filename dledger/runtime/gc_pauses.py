@@ -1,7 +1,7 @@
-"""Delays of a program that it does not cause by its own work: its garbage collector, and other programs on
-its cores.
+"""Delays of a program that it does not cause by its own work. The causes are its garbage collector, and other
+programs that use the cores.
 
-Plain figures, written by the program's shell and read for reports.
+The figures are plain values. The program's shell, which does the I/O, writes them; reports read them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Pauses:
         self.count: list[int] = [0] * GENERATIONS
         """Number of collections of each generation."""
         self.seconds: float = 0.0
-        """Seconds of all collections together."""
+        """Duration of all collections together, in seconds."""
         self.worst_s: float = 0.0
         self.waited_s: Callable[[], float] = lambda: 0.0
-        """How long the thread of the event loop was ready and had no core, in seconds since its start; 0
-        where the system does not report it."""
+        """Returns for how long, in seconds since its start, the thread of the event loop was ready but had no
+        core; 0 if the system does not report it."""
 
     def note(self, generation: int, seconds: float) -> None:
         """Note the end of one collection."""

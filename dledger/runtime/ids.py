@@ -1,4 +1,4 @@
-"""Identifiers, drawn from the process's only source of random numbers."""
+"""Identifiers, made from the process's only source of random numbers."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Ids:
         self._rng = rng
 
     def uuid(self) -> str:
-        """A random 128-bit identifier as 32 lower-case hexadecimal digits."""
+        """Return a random 128-bit identifier as 32 lower-case hexadecimal digits."""
         return f"{self._rng.getrandbits(128):032x}"

@@ -1,9 +1,8 @@
-"""Settings that change while a process runs: the current values, their listeners, and the file that keeps
-them.
+"""Settings that change while a process runs: the current values, their listeners, and the configuration file.
 
 A change applies to a single node. A request is applied as a whole or not at all. It is first written durably
-to the configuration file, then applied in memory. A setting that is not in a file is not changed, because the
-next start would undo it.
+to the configuration file, then applied in memory. Without a configuration file no setting is changed, because
+the next start would undo the change.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ class SettingsSource:
     path: str = ""
     """Path of the configuration file, with links resolved; empty if there was none."""
     overrides: tuple[str, ...] = ()
-    """Names of the settings given on the command line."""
+    """Names of the settings that were given on the command line."""
 
 
 class LiveSettings(Generic[C]):
-    """Holds the current settings in `now`. Code that needs a value reads it there each time, or listens."""
+    """Holds the current settings in `now`. Code that needs a value reads it from `now` each time, or
+    registers a listener."""
 
     def __init__(self, env: Env, schema: Schema[C], config: C, source: SettingsSource | None = None) -> None:
         self._env = env
@@ -47,8 +47,8 @@ class LiveSettings(Generic[C]):
         self._listeners.append(listener)
 
     async def update(self, properties: Iterable[Property]) -> dict[str, str]:
-        """Change these settings, and return those that differ from before. ConfigError says why nothing was
-        changed. One call at a time."""
+        """Change these settings, and return those that differ from before. Raises ConfigError, which says why
+        nothing was changed. There must be one call at a time."""
         config, changes = self.schema.change(self.now, properties)
         if not changes:
             return changes

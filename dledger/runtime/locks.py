@@ -7,9 +7,8 @@ from types import TracebackType
 
 
 class JobLock:
-    """A context manager: jobs that hold it wait for each other. The same thread may take it again.
-
-    It is for jobs of workers only, because the event loop must not wait for a thread.
+    """A context manager. Jobs that hold the lock exclude each other; the same thread may take it again. It is
+    for jobs of workers only, because the event loop must not wait for a thread.
     """
 
     def __init__(self) -> None:

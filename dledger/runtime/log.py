@@ -1,4 +1,4 @@
-"""Access to the log: one line an event, with named fields, and no clock of its own."""
+"""Access to the log. Each event is one line with named fields. This module has no clock of its own."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import logging
 from typing import Protocol
 
 MAX_LINE = 16 * 1024
-"""Characters of one event at most, because fields may contain data from the network; the rest is cut off."""
+"""Limit, in characters, of one event, because fields may contain data from the network; the rest is cut
+off."""
 
 
 class Log(Protocol):
     """The log of a program. `event` is a short constant text, fields carry the data."""
 
     def debug(self, event: str, **fields: object) -> None:
-        """Detail for developers."""
+        """Log a detail for developers."""
 
     def info(self, event: str, **fields: object) -> None:
-        """Something that an operator may want to see once."""
+        """Log something that an operator may want to see once."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """An event that an operator should examine."""
+        """Log an event that an operator should examine."""
 
     def error(self, event: str, **fields: object) -> None:
-        """Something that failed."""
+        """Log something that failed."""
 
     def child(self, name: str) -> Log:
-        """A log whose name has this part added."""
+        """Return a log whose name has this part added."""
 
 
 class StandardLog:
-    """`Log` over Python's logging. Handlers and levels are set up by the outer shell."""
+    """A `Log` that uses Python's logging. The program sets up handlers and levels."""
 
     def __init__(self, name: str) -> None:
         self._name = name

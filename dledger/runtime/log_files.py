@@ -1,5 +1,5 @@
-"""A rotating log file. It is made anew after it was removed, and used again as soon as it can be written
-again."""
+"""A rotating log file. If the file was removed, it is made again. If it could not be written, it is tried
+again with every line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from collections.abc import Callable
 from dledger.runtime.log_writer import Descriptor
 
 LOG_FILE_SIZE = 32 * 1024 * 1024
-"""Bytes of one log file before the next is begun."""
+"""Size, in bytes, at which a log file is full and the next is begun."""
 LOG_FILES = 5
-"""Older log files that are kept."""
+"""Number of older log files that are kept."""
 LOOK_S = 1.0
-"""Seconds between two checks that the file still has its name."""
+"""Interval, in seconds, at which it is checked that the file still has its name."""
 
 
 class LogFile:
-    """A file that is renamed to `path.1`, `path.2`, ... when it is full, and begun anew.
-
-    Its directory is made if it is missing, also while the program runs. It does not use Python's buffers,
-    like `Descriptor`. `write` is called by one thread.
+    """A log file. When it is full, it is renamed to `path.1` (and `path.1` to `path.2` ...), and a new file
+    is begun. Its directory is made if it is missing, also while the program runs. Like `Descriptor` it does
+    not use Python's buffers. Only one thread may call `write`.
     """
 
     def __init__(self, path: str, max_bytes: int = LOG_FILE_SIZE, backups: int = LOG_FILES) -> None:
-        """Open the file; OSError when that fails."""
+        """Open the file. Raises OSError if that fails."""
         self._path = path
         self._max_bytes = max_bytes
         self._backups = backups
@@ -34,18 +33,18 @@ class LogFile:
         self._looked = time.monotonic()
         self._again = False
         self.line_of: Callable[[str], bytes] = lambda text: f"{text}\n".encode()
-        """Formats a line about the log itself, like the other lines."""
+        """Formats a line about the log itself in the same way as other lines."""
         self._open()
 
     def write(self, line: bytes) -> None:
-        """Append a line. After an OSError the line is lost; the next one is tried again."""
+        """Append a line. After an OSError this line is lost; the next line is tried again."""
         self._look()
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         self._append(line)
 
     def reopen(self) -> None:
-        """Open the file by its name again before the next line. May be called from any thread."""
+        """Open the file by its name again before the next line is written. May be called from any thread."""
         self._again = True
 
     def _look(self) -> None:

@@ -2,7 +2,7 @@
 
 Standard error may be a pipe that is not read for a while (a stalled log driver, a terminal after Ctrl-S), and
 a log directory may be on a disk that hangs. Then lines wait in a bounded queue. When it is full the oldest
-ones are dropped and counted, and the count is logged in their place as soon as a line can be written.
+lines are dropped and counted. As soon as a line can be written, the count is logged instead of them.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from typing import Protocol
 
 MAX_QUEUED_LINES = 10_000
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
-"""Lines and bytes that may wait to be written. Beyond that the oldest lines are dropped."""
+"""Limits of the lines that wait to be written: their number, and their bytes. Beyond them the oldest lines
+are dropped."""
 FLUSH_LIMIT_S = 1.0
-"""Seconds that an orderly end waits for unwritten lines, and again for a last line to its reader."""
+"""Largest time, in seconds, for which an orderly end of the process waits until all lines are written. It
+then waits as long again for one last line."""
 STDOUT, STDERR = 1, 2
 _OWN_NAME = "log"
-"""The logger's name in lines about the log itself."""
+"""Name of the logger that is shown in lines about the log itself."""
 
 
 class Target(Protocol):
-    """A destination of lines. It may block, and raises OSError for a line that is lost."""
+    """A destination of lines. `write` may block. It raises OSError if a line is lost."""
 
     def write(self, line: bytes) -> None:
-        """Write one line, which includes its end."""
+        """Write one line. The line includes its newline."""
 
 
 class Descriptor:
-    """An open file, such as standard error. It does not use Python's buffers: a thread that hangs in one of
-    them would keep the interpreter from ending."""
+    """An open file, such as standard error. It does not use Python's buffers, because a thread that hangs
+    while it writes such a buffer would keep the interpreter from ending."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def write(self, line: bytes) -> None:
-        """Write the whole line; wait for a descriptor that is in non-blocking mode."""
+        """Write the whole line. If the descriptor is in non-blocking mode, wait until it accepts the line."""
         left = memoryview(line)
         while left:
             try:
@@ -54,13 +56,13 @@ class Descriptor:
 
 
 class QueuedHandler(logging.Handler):
-    """Passes formatted lines to a thread that writes them to `target`; see the module.
-
-    The thread is a daemon: a write that hangs does not keep the process from ending.
+    """Passes formatted lines to a thread, which writes them to `target` (see the module). The thread is a
+    daemon, so a write that hangs does not keep the process from ending.
     """
 
     def __init__(self, target: Target, complain: Callable[[str], None] | None = None) -> None:
-        """`complain` is called in the thread with the text of the first of several errors of `target`."""
+        """`complain` is called in the thread if `target` fails. If several errors follow one another, it gets
+        the text of the first one only."""
         super().__init__()
         self.target: Target = target
         self._complain = complain
@@ -70,7 +72,7 @@ class QueuedHandler(logging.Handler):
         self._dropped = 0
         self._why = ""
         self._idle = True
-        """Whether the thread has written all lines that it took."""
+        """Whether the thread has written all lines that it took from the queue."""
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -96,7 +98,7 @@ class QueuedHandler(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all lines are written, at most `FLUSH_LIMIT_S`."""
+        """Wait until all lines are written, but at most `FLUSH_LIMIT_S`."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle and not self._lines, FLUSH_LIMIT_S)
 
@@ -128,21 +130,22 @@ class QueuedHandler(logging.Handler):
         return self.line_of(text)
 
     def line_of(self, text: str) -> bytes:
-        """A warning about the log itself, formatted like the other lines."""
+        """Format a warning about the log itself in the same way as other lines."""
         record = logging.LogRecord(_OWN_NAME, logging.WARNING, "", 0, text, None, None)
         return (self.format(record) + "\n").encode("utf-8", "backslashreplace")
 
 
 def standard_error() -> Target | None:
-    """Standard error, bypassing Python's buffers; None if it does not exist or was replaced."""
+    """Return standard error without Python's buffers; None if it does not exist or was replaced."""
     return _standard(sys.stderr, sys.__stderr__, STDERR)
 
 
 def say(line: str, *, stdout: bool = False, limit_s: float = FLUSH_LIMIT_S) -> None:
     """Write a line to standard error, or to standard output. Wait for its reader no longer than `limit_s`.
 
-    OSError when it cannot be written. TimeoutError (a kind of OSError) when the reader pauses; the line is
-    written when the reader resumes, if the process still runs then.
+    Raises OSError if the line cannot be written, and TimeoutError (a kind of OSError) if the reader does not
+    read it in time. In the latter case the line is written when the reader resumes, if the process still runs
+    then.
     """
     stream, original = (sys.stdout, sys.__stdout__) if stdout else (sys.stderr, sys.__stderr__)
     target = _standard(stream, original, STDOUT if stdout else STDERR)
@@ -168,15 +171,15 @@ def say(line: str, *, stdout: bool = False, limit_s: float = FLUSH_LIMIT_S) -> N
 
 
 def say_what_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook` of servers: print the traceback, and wait only for a limited time if the reader
-    pauses."""
+    """The `sys.excepthook` of servers, which reports the exception that ended the process. It prints the
+    traceback to standard error, but waits only for a limited time if nobody reads it."""
     flush_logs()
     with suppress(OSError):
         say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 def flush_logs() -> None:
-    """Wait until all logged lines are written, at most `FLUSH_LIMIT_S` for each file."""
+    """Wait until all logged lines are written, but at most `FLUSH_LIMIT_S` for each file."""
     names = list(logging.root.manager.loggerDict)
     for logger in (logging.getLogger(), *map(logging.getLogger, names)):
         for handler in logger.handlers:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: synchronous code uses it to reach asynchronous code."""
+"""Runs an event loop in a thread of its own. Synchronous code uses it to call asynchronous code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Submitted = concurrent.futures.Future
-"""Future for other threads of a coroutine that runs on the loop."""
+"""What another thread gets for a coroutine that it has started on the loop: a future of
+`concurrent.futures`."""
 Cancelled = concurrent.futures.CancelledError
-"""Error for a caller in another thread when its coroutine was cancelled, because the loop thread ended."""
+"""Error that a caller in another thread gets if its coroutine was cancelled because the loop thread ended."""
 
 
 class LoopClosed(RuntimeError):
@@ -27,9 +28,9 @@ class LoopClosed(RuntimeError):
 class LoopThread:
     """A daemon thread that runs one asyncio loop until `close`.
 
-    All methods may be called from any thread except the loop's own. There, waiting for the loop would never
-    end, so `run` refuses it. In a forked child the thread does not exist: `forked` is true, every call that
-    needs the thread raises RuntimeError, and `close` does nothing.
+    All methods may be called from any thread except the loop's own. On that thread, waiting for the loop
+    would never end, so `run` refuses it. In a forked child the thread does not exist: `forked` is true, every
+    call that needs the thread raises RuntimeError, and `close` does nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,11 +50,11 @@ class LoopThread:
             self._loop.close()
 
     def _run(self) -> bool:
-        """Run until stopped, and return True.
+        """Run until stopped, and return True. Return False if a callback raised SystemExit or
+        KeyboardInterrupt; the caller then runs the loop again.
 
-        Asyncio lets SystemExit and KeyboardInterrupt of a callback through to here. On this thread they do
-        not end the process, as they would on the main thread. They must not end a loop that other code uses
-        either, so the result is False and the loop runs again.
+        Asyncio does not catch these two exceptions. On this thread they do not end the process, as they would
+        on the main thread. They must not end a loop that other code uses either.
         """
         try:
             self._loop.run_forever()
@@ -80,7 +81,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop; RuntimeError after `close`."""
+        """Start a coroutine on the loop. Raises RuntimeError after `close`."""
         if self.forked:
             coroutine.close()
         self._check_not_forked()
@@ -91,7 +92,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Start a coroutine and wait for its result. When the wait is interrupted (Ctrl-C, timeout), the
+        """Start a coroutine and wait for its result. If the wait is interrupted (Ctrl-C, timeout), the
         coroutine is cancelled."""
         if self.inside:
             coroutine.close()
@@ -107,7 +108,7 @@ class LoopThread:
             raise
 
     def call_soon(self, callback: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a function on the loop; RuntimeError after `close`."""
+        """Call a function on the loop. Raises RuntimeError after `close`."""
         self._check_not_forked()
         with self._lock:
             if self._closed:
@@ -128,8 +129,8 @@ class LoopThread:
                 asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """`end_soon`, and wait for the end; TimeoutError when a task does not end. A second call waits as
-        well."""
+        """Cancel all tasks as `end_soon` does, and wait for the end of the thread. Raises TimeoutError if a
+        task does not end. A second call waits as well."""
         if self.forked:
             return
         self.end_soon()
@@ -158,7 +159,7 @@ class LoopThread:
 
 
 def one_at_a_time() -> AbstractContextManager[bool]:
-    """A context manager that lets one thread in at a time."""
+    """Return a lock, a context manager that only one thread at a time can hold."""
     return threading.Lock()
 
 
@@ -173,12 +174,12 @@ class Waiter:
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until set; False when the time was over first."""
+        """Wait until the flag is set. Returns False if `timeout_s` is over first."""
         return self._event.wait(timeout_s)
 
 
 async def next_turn() -> None:
-    """Wait until every task and callback that is ready has run once."""
+    """Wait until every task and callback that is ready now has run once."""
     loop = asyncio.get_running_loop()
     turned = asyncio.Event()
     loop.call_soon(turned.set)

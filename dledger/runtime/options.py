@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 
 class Options(SimpleNamespace):
-    """The value of each option and argument, by its name. An option that was not given has its default."""
+    """The values of the options and arguments, as attributes with their names. An option that was not given
+    has its default."""
 
 
 class WrongUsage(Exception):
-    """Options that cannot be used together. The text says which, and what to give instead."""
+    """The options cannot be used together, or are wrong. The text says which, and what to give instead."""

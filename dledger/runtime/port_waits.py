@@ -1,10 +1,8 @@
-"""Checks whether the ports of a server are free before the server opens its store. Blocks.
+"""Checks whether the ports of a server are free, before the server opens its store. Blocks.
 
-A port that is used only for a moment is waited for. If the port stays in use, the process that has it is
-named.
-
-A start that failed with "address in use" after it opened its store would have touched files of a node that
-may still run on it.
+If a port is in use, the check waits, because it may be in use only for a moment. If the port stays in use,
+the error names the process that has it. Without this check a start would fail with "address in use" after it
+had opened its store, and so after it had touched files of a node that may still run on this store.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 WAIT_S = 5.0
-"""Seconds to wait for a port in use: a connection may have it, or a process that is about to end."""
+"""Time, in seconds, to wait for a port in use. A connection may have it, or a process that is about to
+end."""
 LOOK_S = 0.1
 MAX_NAME = 120
-"""Characters of a command line that are shown."""
+"""Limit, in characters, of the command line that is shown; the rest is cut off."""
 EPHEMERAL_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
@@ -34,14 +33,13 @@ class WantedPort(NamedTuple):
 
 
 class PortInUse(OSError):
-    """A port stays in use. The text names the setting, the address and, where the system says it, the process
-    that has it."""
+    """A port stays in use. The text names the setting, the address and, if the system reports it, the process
+    that has the port."""
 
 
 def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) -> None:
-    """Return when a server can listen at all of them. PortInUse for one that stays in use for `wait_s`.
-
-    Other errors of a bind are left to the server, whose error texts are better.
+    """Return when a server can listen on all of these ports. Raises PortInUse if one of them stays in use for
+    `wait_s`. Other errors of a bind are ignored here, because the server reports them with better texts.
     """
     deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
     for one in wanted:
@@ -56,7 +54,8 @@ def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) ->
 
 
 def is_in_use(host: str, port: int) -> bool:
-    """Whether a bind fails because the port is in use. A closing connection does not count."""
+    """Whether a bind fails because the port is in use. A port of a connection that is closing does not count
+    as in use."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -85,7 +84,8 @@ def is_here(host: str) -> bool:
 
 
 def holder_text(port: int) -> str:
-    """` by process 17 (python -m dledger broker ...)`, if this user may know it; else empty."""
+    """Return ` by process 17 (python -m dledger broker ...)` if this user may know the process that has the
+    port; otherwise an empty text."""
     inodes = _inodes(port)
     if not inodes:
         return ""
@@ -96,7 +96,8 @@ def holder_text(port: int) -> str:
 
 
 def ephemeral_ports() -> tuple[int, int] | None:
-    """First and last port that the system uses for outgoing connections; None where it does not say."""
+    """Return the first and the last port that the system uses for outgoing connections; None if it does not
+    report them."""
     try:
         with open(EPHEMERAL_RANGE, encoding="ascii") as file:
             first, last = map(int, file.read().split())
@@ -106,7 +107,7 @@ def ephemeral_ports() -> tuple[int, int] | None:
 
 
 def _inodes(port: int) -> list[str]:
-    """Inodes of the sockets with this local port; listening ones come first."""
+    """Return the inodes of the sockets with this local port. Those of listening sockets come first."""
     found: list[tuple[bool, str]] = []
     for table in _TABLES:
         try:

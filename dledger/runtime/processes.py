@@ -1,8 +1,8 @@
-"""Worker processes for jobs that keep a core busy each. Arguments and results of a job are pickled.
+"""Worker processes, for jobs each of which keeps a core busy. Arguments and results of a job are pickled.
 
-The processes are started anew (not forked, because this process has threads) with the first job; each then
-needs the time of its imports. Only the parent gets an interrupt from the keyboard. A worker ends when its
-parent ends in any way.
+The processes are started anew (not forked, because this process has threads) with the first job; each of them
+first has to import its modules. An interrupt from the keyboard reaches only the parent. A worker ends when
+its parent ends, however that happens.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_LIMIT_S = 5.0
-"""Seconds that a close waits for processes that were asked to end."""
+"""Time, in seconds, that a close waits for processes that were asked to end."""
 
 
 class ProcessWorkers:
-    """A pool of `jobs` processes; call `close` in the end."""
+    """A pool of `jobs` processes. The user must call `close` in the end."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -36,8 +36,8 @@ class ProcessWorkers:
         self._abandoned = False
 
     async def run(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a module-level function; return its result or raise its exception. OSError when a worker
-        died."""
+        """Run a module-level function in a process; return its result or raise its exception. Raises OSError
+        if a worker died."""
         try:
             return await asyncio.wrap_future(self._submit(job, *args, **kwargs))
         except BrokenProcessPool as error:
@@ -60,7 +60,7 @@ class ProcessWorkers:
         return future
 
     def close(self) -> None:
-        """End the processes, whatever they are doing. Blocks for a moment."""
+        """End the processes, whatever they are doing. Blocks for a short time."""
         if not self._abandoned:
             self._pool.shutdown()
             return
@@ -82,7 +82,7 @@ def cores() -> int:
 
 
 def end_with_parent() -> None:
-    """Initializer of a pool: let this worker process end when its parent ends in any way."""
+    """Initializer of a pool: makes this worker process end when its parent ends, however that happens."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for, args=(parent,), name="parent", daemon=True).start()

@@ -1,4 +1,5 @@
-"""Process set-up that all programs share: signals, event loop, interpreter, limits, collector."""
+"""Set-up of a process that all programs share: signals, event loop, interpreter, limits, garbage
+collector."""
 
 from __future__ import annotations
 
@@ -23,27 +24,28 @@ from dledger.runtime.reloads import Reloads
 from dledger.runtime.turns import turn_loop_factory
 
 WANTED_FILES = 8192
-"""Open files wanted: 4096 connections, and as many for queues, segments and clients of NameServers."""
+"""Number of files that a program wants to be able to open: 4096 connections, and as many for queues, segments
+and clients of NameServers."""
 SWITCH_INTERVAL_S = 0.0005
-"""Seconds for which the event loop may keep the interpreter from a waiting worker. A group write needs the
-interpreter twice (to start, and when fdatasync returns). With Python's default of 5 ms that alone was 10 ms a
-flush under load."""
+"""Time, in seconds, for which the event loop may keep the interpreter from a waiting worker. A group write
+needs the interpreter twice: to start, and when fdatasync returns. With Python's default of 5 ms, this alone
+took 10 ms per flush under load."""
 THREAD_STATISTICS = "/proc/thread-self/schedstat"
-"""Linux file with three numbers: nanoseconds that this thread ran, nanoseconds that it was ready and waited
-for a core, and how often it ran."""
+"""A file of Linux with three numbers: the nanoseconds that this thread ran, the nanoseconds that it was ready
+but waited for a core, and how often it ran."""
 GC_THRESHOLDS = (10_000, 20, 20)
 """Thresholds of the garbage collector's generations. A full collection of a broker's modules alone takes 20
-to 90 ms, a good part of an election time-out. So objects that exist at the start are frozen, and the rest is
-examined less often."""
+to 90 ms, a good part of an election time-out. So objects that exist at the start are never examined again,
+and other objects are examined less often."""
 
 
 UNASKED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of operators and scripts that do not ask the process to end: a terminal that closes, a log that was
-moved away."""
+"""Signals that come from operators and scripts but do not mean that the process shall end. The reason may be
+that a terminal closes, or that a log file was moved away."""
 ACCEPT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Temporary errors of accepting a connection; asyncio tries again, up to a hundred times a second."""
+"""Temporary errors of accepting a connection. Asyncio tries again, up to a hundred times a second."""
 ACCEPT_QUIET_S = 60.0
-"""Seconds for which such errors are not logged again."""
+"""Time, in seconds, for which such errors are not logged again."""
 
 
 def run_until_signal(
@@ -51,11 +53,12 @@ def run_until_signal(
     pauses: Pauses,
     reloads: Reloads | None = None,
 ) -> None:
-    """Run until the coroutine ends or a signal asks it to stop; its exception is raised here.
+    """Run until the coroutine ends or a signal asks it to stop. If the coroutine raises an exception, it is
+    raised here.
 
-    The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels: CancelledError.
-    SIGHUP runs `reloads` and logs the result; SIGUSR1 and SIGUSR2 are logged and ignored. Pauses of the
-    garbage collector, and waits for a core, are recorded in `pauses`.
+    The first SIGTERM or SIGINT sets the event (stop in good order). The second one cancels the coroutine, and
+    CancelledError is raised. SIGHUP runs `reloads` and logs the result; SIGUSR1 and SIGUSR2 are logged and
+    ignored. Pauses of the garbage collector, and waits for a core, are recorded in `pauses`.
     """
 
     async def guarded() -> None:
@@ -97,8 +100,9 @@ def run_until_signal(
 
 @contextmanager
 def unasked_ignored() -> Iterator[None]:
-    """Keep signals that operators send from ending the process before the loop has its handlers, and after
-    it. Handlers are used because ignored signals would be ignored in child processes as well."""
+    """A context manager. Before the event loop has its handlers, and after it has ended, signals of `UNASKED`
+    do not end the process. They get a handler that does nothing. If they were ignored instead, they would be
+    ignored in child processes, too."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,15 +120,15 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 
 class LoopErrors:
-    """The loop's exception handler. It is the default one, except for connections that cannot be accepted: a
-    traceback for each attempt would fill a disk."""
+    """The exception handler of the event loop. It is the default one, except for connections that cannot be
+    accepted: a traceback for each attempt would fill a disk."""
 
     def __init__(self) -> None:
         self._untold = 0
         self._quiet_until = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error that has no caller."""
+        """Handle an error that reaches no caller."""
         error = context.get("exception")
         passes = isinstance(error, OSError) and error.errno in ACCEPT_ERRORS
         if not passes or "accept" not in context.get("message", ""):
@@ -143,15 +147,15 @@ class LoopErrors:
 
 
 def settle() -> None:
-    """The program is up: freeze the objects made so far, so that the collector does not examine them
+    """Call when the program has started: the garbage collector does not examine the objects made so far
     again."""
     gc.freeze()
 
 
 @contextmanager
 def waits_for_cores(pauses: Pauses) -> Iterator[None]:
-    """Let `pauses` report how long this thread, the event loop's, waited for a core, where Linux measures
-    it."""
+    """A context manager that lets `pauses` report how long this thread, which runs the event loop, waited for
+    a core. It does nothing if the system (only Linux does) does not measure it."""
     try:
         statistics = open(THREAD_STATISTICS, "rb", buffering=0)  # noqa: SIM115  # one descriptor, read often
     except OSError:
@@ -172,8 +176,8 @@ def waits_for_cores(pauses: Pauses) -> Iterator[None]:
 
 @contextmanager
 def tuned_collector(pauses: Pauses) -> Iterator[None]:
-    """Keep the collector from examining what is loaded already, and record how long it keeps the
-    interpreter."""
+    """A context manager. The garbage collector does not examine what is loaded already, and `pauses` records
+    how long it keeps the interpreter."""
     began = 0.0
     thresholds = gc.get_threshold()
 
@@ -197,8 +201,8 @@ def tuned_collector(pauses: Pauses) -> Iterator[None]:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files as far as allowed: each connection needs one, beside segments and
-    queues."""
+    """Raise the limit of open files as far as allowed. Each connection needs a file, as segments and queues
+    do."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -211,8 +215,8 @@ def raise_file_limit() -> None:
 
 
 def open_files() -> tuple[int, int] | None:
-    """How many files and connections this process has open, and how many it may have; None where the system
-    does not say."""
+    """Return how many files and connections this process has open, and how many it may have; None if the
+    system does not report it."""
     try:
         return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:
@@ -220,7 +224,7 @@ def open_files() -> tuple[int, int] | None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's factory if it is installed, else one for asyncio's loop with short turns."""
+    """Return uvloop's factory if uvloop is installed, otherwise one for asyncio's loop with short turns."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:

@@ -17,7 +17,8 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 class _Line(NamedTuple):
-    """A logical line: its text, its first line, and the line after its last one, counted from 0."""
+    """A logical line: its text, and the numbers of its first line and of the line after its last one, counted
+    from 0."""
 
     text: str
     first: int
@@ -25,13 +26,13 @@ class _Line(NamedTuple):
 
 
 def read_properties(files: Files, path: str, wrong: list[str] | None = None) -> list[Property]:
-    """The properties of a file; ConfigError when it cannot be read. `wrong` as in `parse_properties`.
-    Blocking."""
+    """Return the properties of a file. `wrong` has the same meaning as in `parse_properties`. Raises
+    ConfigError if the file cannot be read. Blocking."""
     return parse_properties(read_text(files, path), path, wrong)
 
 
 def read_text(files: Files, path: str) -> str:
-    """Read a file's content; ConfigError. Blocking."""
+    """Read a file's content. Raises ConfigError if that fails. Blocking."""
     try:
         data = read_file(files, path)
     except OSError as error:
@@ -46,8 +47,8 @@ def read_text(files: Files, path: str) -> str:
 
 
 def parse_properties(text: str, name: str = "properties", wrong: list[str] | None = None) -> list[Property]:
-    """All properties in order. `name` is the file's name, for messages. ConfigError for a line that sets
-    nothing; with `wrong` such lines are left out, and the errors are added to it."""
+    """Return all properties in order. `name` is the file's name, for messages. Raises ConfigError for a line
+    that sets nothing. But if `wrong` is given, such lines are left out, and the errors are added to it."""
     found = []
     for line in _logical(text.removeprefix(BYTE_ORDER_MARK).splitlines()):
         try:
@@ -60,9 +61,9 @@ def parse_properties(text: str, name: str = "properties", wrong: list[str] | Non
 
 
 def edit_properties(text: str, changes: Mapping[str, str], name: str = "properties") -> str:
-    """The text with these values. Lines that set them are replaced, missing ones are added at the end, and
-    everything else (comments, order, ends of lines) stays. ConfigError for a value that cannot be written in
-    a line."""
+    """Return the text with these values. Lines that set them are replaced, missing ones are added at the end,
+    and everything else (comments, order, ends of lines) stays. Raises ConfigError for a value that cannot be
+    written in a line."""
     for key, value in changes.items():
         if value != value.strip() or value.endswith("\\") or len(value.splitlines()) > 1:
             raise ConfigError(f"{key}: {value!r} cannot be written as one line of {name}")
@@ -85,7 +86,7 @@ def edit_properties(text: str, changes: Mapping[str, str], name: str = "properti
 
 
 def _logical(lines: list[str]) -> Iterator[_Line]:
-    """Lines that set something, joined with the lines that continue them."""
+    """Yield the lines that set something, each joined with the lines that continue it."""
     pending, first = "", 0
     for at, raw in enumerate(lines):
         line = raw.strip()

@@ -1,4 +1,5 @@
-"""Files for background scans: read-only, no faster than a given rate, and stopped from outside."""
+"""Files for background scans. They are read-only, are read no faster than a given rate, and can be stopped
+from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from dledger.runtime.files import Buffer, DiskUsage, File, Files, FileStamp
 
 
 class Pace:
-    """Bytes a second that all files of one scanner together may read; 0 means no limit. For one thread."""
+    """Limits the bytes a second that all files of one scanner together may read; 0 means no limit. For one
+    thread."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._rate = bytes_per_s
@@ -24,8 +26,8 @@ class Pace:
         self._rate = bytes_per_s
 
     def spend(self, count: int) -> None:
-        """Account for a read: wait until the reads before it fit the rate. OSError (ECANCELED) after
-        `stop`."""
+        """Count a read of `count` bytes. Wait first, until the earlier reads fit the rate. Raises OSError
+        (ECANCELED) after `stop`."""
         rate = self._rate
         if rate:
             now = time.monotonic()
@@ -35,12 +37,12 @@ class Pace:
         self.check()
 
     def check(self) -> None:
-        """Raise OSError (ECANCELED) after `stop`, because what was read until now may be incomplete."""
+        """Raise OSError (ECANCELED) after `stop`, because what was read may be incomplete then."""
         if self._stopped.is_set():
             raise OSError(errno.ECANCELED, "stopped: the program ends")
 
     def stop(self) -> None:
-        """Make waiting and later reads fail. May be called from any thread."""
+        """Make reads that wait, and all later reads, fail. May be called from any thread."""
         self._stopped.set()
 
 
@@ -66,7 +68,7 @@ class PacedFile:
         return data
 
     def view(self) -> memoryview:
-        """The whole file. All of it counts at once, as it is about to be read."""
+        """Return the whole file. All of its bytes count at once, because the caller is about to read them."""
         self._pace.spend(self._file.size())
         return self._file.view()
 
@@ -93,7 +95,7 @@ class PacedFile:
 
 
 class PacedFiles:
-    """`Files` for reading only."""
+    """A `Files` object for reading only, at a limited rate."""
 
     def __init__(self, files: Files, pace: Pace) -> None:
         self._files = files

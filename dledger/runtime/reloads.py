@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 class Reloads:
-    """Functions by name. Each returns an empty text, or the reason why it failed; then nothing has
-    changed."""
+    """The functions, by name. Each returns an empty text, or the reason why it failed; if it failed, it has
+    changed nothing."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Callable[[], str]] = {}

@@ -1,13 +1,16 @@
-"""Access to files behind URLs: `s3://bucket/store`, `memory://store`, and everything else that fsspec knows.
+"""Access to files that URLs name: `s3://bucket/store`, `memory://store`, and everything else that fsspec
+knows.
 
 Every tool opens a store with `files_for(path)`. Plain paths use `OsFiles`. For a URL the driver is found and
-imported only when it is needed. It is configured in its usual way: its own environment variables and files
-(`AWS_*`, ...), or fsspec's. It is read-only unless asked for otherwise. Then whole objects are written and
-removed, because object stores have neither parts of files nor renames (`runtime.publish.replace_file`).
+imported only when it is needed. The driver is configured in its usual way: with its own environment variables
+and files (`AWS_*`, ...), or with fsspec's. Access is read-only unless `writable` is given. Then whole objects
+can be written and removed, but object stores can neither change a part of a file nor rename one
+(`runtime.atomic_file.replace_file`).
 
 An object store answers a request in tens of milliseconds and then delivers fast. So files are read in aligned
-blocks, and ahead when the reads go forward, and one listing is used for all names in a directory for a while.
-An object store holds no live store: the length of a file is the one at the time of opening.
+blocks. When reads go forward, more is read in advance. And one listing of a directory is used for all of its
+names for a short time. No node works on a store in an object store, so the length of a file is the length at
+the time of opening.
 """
 
 from __future__ import annotations
@@ -26,39 +29,40 @@ from typing import Any, NoReturn
 from dledger.runtime.files import Buffer, DiskUsage, Files, FileStamp, OsFiles
 
 BLOCK = 1024 * 1024
-"""Bytes of the smallest read, aligned. Small reads near each other, also backwards, cost one request."""
+"""Size, in bytes, of the smallest read, which is aligned. Several small reads near each other, also
+backwards, cost one request."""
 MAX_AHEAD = 8 * 1024 * 1024
-"""Bytes of the largest read ahead, which an open file keeps in memory."""
+"""Limit, in bytes, of what is read in advance; an open file keeps it in memory."""
 REQUEST_LIMIT_S = 60.0
-"""Seconds after which a request through a writable door counts as failed. The writer is a server, whose
-thread must return, and s3fs waits for ever for a server that accepts a PUT and does not answer."""
+"""Time, in seconds, after which a request of a writable object fails. Its user is a server, whose thread must
+return. Without this limit s3fs would wait for ever for a store that accepts a PUT and does not answer."""
 LISTED_FOR_S = 2.0
-"""Seconds for which a listing is used. A scan asks for the same names dozens of times in a row, and a
-repeated audit finds new ones."""
+"""Time, in seconds, for which a listing is used. A scan asks for the same names dozens of times in a row, but
+a repeated audit must find new names."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
-"""Schemes whose driver comes with an extra of this package -> name of the extra."""
+"""Maps a scheme whose driver comes with an extra of this package to the name of the extra."""
 
 _ETAGS = ("ETag", "etag")
-"""Names under which drivers report the ETag, which an object store computes from the content."""
+"""Names under which drivers report the ETag. An object store computes the ETag from the content."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
 
 
 def files_for(path: str, plain: Files | None = None, *, writable: bool = False) -> Files:
-    """The `Files` object that opens `path` and the names below it, which are written in the same form as
-    `path`.
+    """Return the `Files` object that opens `path` and the names below it; these names are written in the same
+    form as `path`.
 
-    `plain`: the object for plain paths, if it is not the operating system's. `writable`: for a URL, allow
-    whole objects to be written. The objects can be pickled. OSError with the reason when the scheme is
-    unknown, its driver is not installed, or its first action fails.
+    `plain` is the object for plain paths, if it is not that of the operating system. `writable` allows whole
+    objects to be written if `path` is a URL. The returned objects can be pickled. Raises OSError with the
+    reason if the scheme is unknown, if its driver is not installed, or if its first action fails.
     """
     return FsspecFiles(path, writable=writable) if is_url(path) else plain or OsFiles()
 
 
 def check_driver(url: str) -> None:
-    """Raise OSError when the driver that the URL needs is not installed. Loads the driver, but does not
-    connect, which `files_for` may do."""
+    """Check that the driver that the URL needs is installed. Raises OSError if it is not. The driver is
+    loaded but does not connect, which `files_for` may do."""
     scheme = _scheme(url)
     with _as_missing(url):
         _fsspec(url).get_filesystem_class(scheme)
@@ -70,18 +74,19 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The path of a user in a form that means the same in another process; `file:` becomes a plain path."""
+    """Convert a path that a user gave into a form that means the same in another process. `file:` becomes a
+    plain path."""
     if path.startswith("file:"):
         return os.path.abspath(re.sub("^file:(//(localhost)?(?=/))?", "", path))
     return path if is_url(path) else os.path.abspath(path)
 
 
 class FsspecFiles:
-    """`Files` over the file system that a URL names.
+    """A `Files` object for the file system that a URL names.
 
-    All writing is refused with EROFS. An object that was opened as writable allows `put`, `unlink` and
-    `rmtree`, and nothing else. Its requests fail after REQUEST_LIMIT_S if the driver can be stopped, as
-    drivers of object stores can.
+    All writing is refused with OSError (EROFS). An object that was made as writable allows `put`, `unlink`
+    and `rmtree`, and nothing else. Its requests fail after REQUEST_LIMIT_S, if a request of the driver can be
+    stopped; drivers of object stores allow this.
     """
 
     def __init__(self, url: str, *, writable: bool = False) -> None:
@@ -98,11 +103,11 @@ class FsspecFiles:
         return partial(FsspecFiles, self._url, writable=self._writable), ()
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
-        """Refused; use `open_read`."""
+        """Raise OSError (EROFS); files are opened with `open_read`."""
         _refuse(path)
 
     def open_read(self, path: str) -> FsspecFile:
-        """Open for reading; FileNotFoundError."""
+        """Open for reading. Raises FileNotFoundError if there is no such file."""
         return FsspecFile(self._fs, self._key(path), path, self.size(path))
 
     def get(self, path: str) -> bytes | None:
@@ -125,9 +130,8 @@ class FsspecFiles:
         return data
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a whole object in place of an older one; durable when it returns.
-
-        Readers see the old one or the new one if the store guarantees that for a PUT, as object stores do.
+        """Write a whole object, which replaces an older one; durable when the call returns. Readers see the
+        old object or the new one if the store guarantees that for a PUT, as object stores do.
         """
         self._must_be_writable(path)
         with _as_os_error(path):
@@ -139,22 +143,22 @@ class FsspecFiles:
         return self._info(path) is not None
 
     def size(self, path: str) -> int:
-        """Length in bytes; FileNotFoundError."""
+        """Return the length in bytes. Raises FileNotFoundError if there is no such file."""
         info = self._info(path)
         if info is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return int(info["size"] or 0)
 
     def stamp(self, path: str) -> FileStamp | None:
-        """A stamp from the ETag, which identifies the content; None for stores without it.
-        FileNotFoundError."""
+        """Return a stamp made from the ETag, which identifies the content; None if the store has no ETags.
+        Raises FileNotFoundError if there is no such file."""
         size, info = self.size(path), self._info(path) or {}
         tag = next((info[name] for name in _ETAGS if info.get(name)), None)
         return None if tag is None else FileStamp(0, f"{size} {tag}")
 
     def listdir(self, path: str) -> list[str]:
-        """Names inside, sorted; empty if nothing is there, because object stores have no empty
-        directories."""
+        """Return the names in a directory, sorted. Empty if it does not exist, because object stores have no
+        empty directories."""
         return sorted(self._listing(self._key(path), path))
 
     def is_dir(self, path: str) -> bool:
@@ -163,11 +167,11 @@ class FsspecFiles:
         return info is not None and info["type"] == "directory"
 
     def mkdir(self, path: str, *, sync: bool = True) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): no directories are made."""
         _refuse(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): nothing is renamed."""
         _refuse(new)
 
     def unlink(self, path: str) -> None:
@@ -193,7 +197,7 @@ class FsspecFiles:
                 self.unlink(inside)
 
     def sync_dir(self, path: str) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): nothing was written that could be synced."""
         _refuse(path)
 
     def usage(self, path: str) -> DiskUsage:
@@ -201,7 +205,7 @@ class FsspecFiles:
         raise OSError(errno.ENOTSUP, "the free space of a remote store is not known", path)
 
     def lock(self, path: str) -> FsspecFile:
-        """Refused."""
+        """Raise OSError (EROFS): remote stores are not locked."""
         _refuse(path)
 
     def _must_be_writable(self, path: str) -> None:
@@ -209,14 +213,14 @@ class FsspecFiles:
             _refuse(path)
 
     def _key(self, path: str) -> str:
-        """The driver's own name for the path."""
+        """Return the driver's own name for the path."""
         if path == self._url or path.startswith(self._url + "/"):
             return self._root + path[len(self._url) :]
         return _driver(path)[1]
 
     def _info(self, path: str) -> dict[str, Any] | None:
-        """Details of a name; None if it does not exist. Any other failure is an OSError; fsspec's `exists`
-        would hide it."""
+        """Return details of a name; None if it does not exist. Any other failure raises OSError; fsspec's
+        `exists` would hide it."""
         key = self._key(path).rstrip("/")
         parent, _, name = key.rpartition("/")
         if len(key) > len(self._root):
@@ -232,7 +236,7 @@ class FsspecFiles:
         return info
 
     def _listing(self, key: str, path: str) -> dict[str, dict[str, Any]]:
-        """Entries of the directory `key`, by name; empty if it does not exist."""
+        """Return the entries of the directory `key`, by name; empty if it does not exist."""
         now = time.monotonic()
         at, known = self._listings.get(key, (now - LISTED_FOR_S, {}))
         if now - at < LISTED_FOR_S:
@@ -250,8 +254,8 @@ class FsspecFiles:
 
 
 class FsspecFile:
-    """An open object. The range fetched last is kept. Concurrent readers in other threads at worst fetch
-    again."""
+    """An open object. The range that was fetched last is kept. If threads read at the same time, the only
+    harm is that a range is fetched again."""
 
     def __init__(self, fs: Any, key: str, path: str, size: int) -> None:
         self.path = path
@@ -261,11 +265,11 @@ class FsspecFile:
         self._held: tuple[int, bytes] = (0, b"")
 
     def size(self) -> int:
-        """Length in bytes when it was opened."""
+        """Return the length in bytes that the object had when it was opened."""
         return self._size
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         stop = min(offset + length, self._size)
         if stop <= offset:
             return b""
@@ -275,35 +279,36 @@ class FsspecFile:
         return held[offset - start : stop - start]
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def fdatasync(self) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def start_writeback(self, length: int, offset: int) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def allocate(self, size: int) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def truncate(self, size: int) -> None:
-        """Refused."""
+        """Raise OSError (EROFS): the file is read-only."""
         _refuse(self.path)
 
     def pread_now(self, length: int, offset: int) -> bytes:
-        """Like `pread`, because nothing of it stays in memory for long."""
+        """Read as `pread` does. Its blocks are not kept in memory for long, so it may have to wait for the
+        store."""
         return self.pread(length, offset)
 
     def view(self) -> memoryview:
-        """The whole object, fetched into memory; prefer `pread`."""
+        """Fetch the whole object into memory and return it. `pread` needs less memory."""
         with _as_os_error(self.path):
             return memoryview(self._fs.cat_file(self._key, start=0, end=self._size))
 
@@ -312,8 +317,8 @@ class FsspecFile:
         self._held = (0, b"")
 
     def _fetch(self, offset: int, stop: int, start: int, held: bytes) -> tuple[int, bytes]:
-        """Fetch the blocks that cover the range, and twice as far ahead as last time when reads go
-        forward."""
+        """Fetch the blocks that cover the range. If the reads go forward, fetch more in advance: up to twice
+        what was held before. Return the position and the bytes that are held now."""
         end = start + len(held)
         kept = b""
         first = offset - offset % BLOCK
@@ -333,8 +338,8 @@ class FsspecFile:
 
 
 def _driver(url: str) -> tuple[Any, str]:
-    """The file system, and its own name for the URL. Listings are not cached there, because audits are
-    repeated."""
+    """Return the file system of the URL, and its own name for the URL. It does not cache listings, because
+    audits are repeated."""
     fsspec = _fsspec(url)
     with _as_os_error(url), _as_missing(url):
         fs, key = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -357,7 +362,8 @@ def _fsspec(url: str) -> Any:
 
 @contextmanager
 def _as_missing(url: str) -> Iterator[None]:
-    """Turn fsspec's errors for missing or unknown drivers into an OSError that explains them."""
+    """A context manager that turns fsspec's errors for missing or unknown drivers into an OSError that
+    explains them."""
     scheme = _scheme(url)
     try:
         yield
@@ -376,7 +382,7 @@ def _as_missing(url: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Turn any error of a driver into an OSError that names the path."""
+    """A context manager that turns any error of a driver into an OSError that names the path."""
     try:
         yield
     except TimeoutError as error:

@@ -19,9 +19,10 @@ from dledger.runtime.settings import ConfigError, Setting
 from dledger.runtime.tls import ReadFiles, watch_handshakes
 
 REFRESH_INTERVAL_S = 1.0
-"""Seconds for which changed files may go unnoticed at most, before the next handshake."""
+"""Largest time, in seconds, for which a change of a file may remain unnoticed before the next handshake."""
 HANDSHAKE_TIMEOUT_S = 10.0
-"""Seconds from the first byte to the end of the handshake; after that the connection is closed."""
+"""Time-out, in seconds, from the first byte to the end of the handshake; after it the connection is
+closed."""
 ENABLE_VARIABLE = "ROCKETMQ_TLS"
 CA_VARIABLE = "ROCKETMQ_TLS_CA"
 CERTIFICATE_VARIABLE = "ROCKETMQ_TLS_CERT"
@@ -34,34 +35,36 @@ _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """TLS of a broker or a NameServer: as a server, and as a client of others."""
+    """TLS of a broker or a NameServer: as a server, and as a client of other servers."""
 
     mode: Annotated[str, Setting("tls.server.mode", choices=MODES, important=True)] = "permissive"
     """Which connections are accepted: `disabled` only those without TLS, `permissive` both kinds, `enforcing`
     only those with TLS. Without a certificate `permissive` means `disabled`."""
     certificate: Annotated[str, Setting("tls.server.certPath")] = ""
-    """PEM file: the server's certificate, with intermediates. This file and the other ones are read again
-    when they change."""
+    """PEM file with the server's certificate and intermediate certificates. All PEM files are read again when
+    they change."""
     key: Annotated[str, Setting("tls.server.keyPath")] = ""
-    """PEM file: the key of the server's certificate."""
+    """PEM file with the key of the server's certificate."""
     password: Annotated[str, Setting("tls.server.keyPassword", secret=True)] = ""
     """Password of the server's key, if it is encrypted; never shown."""
     client_auth: Annotated[str, Setting("tls.server.need.client.auth", choices=CLIENT_AUTH)] = "none"
     """Whether clients are asked for a certificate. A certificate that a client presents is always checked."""
     authority: Annotated[str, Setting("tls.server.trustCertPath")] = ""
-    """PEM file: the authorities that sign the certificates of clients."""
+    """PEM file with the authorities that sign the certificates of clients."""
     enable: Annotated[bool, Setting("tls.enable")] = False
-    """Whether connections to others (NameServers, members of the group for clients) use TLS."""
+    """Whether connections to other servers use TLS: to NameServers, and to brokers of the group at the port
+    for clients."""
     own_certificate: Annotated[str, Setting("tls.client.certPath")] = ""
-    """PEM file: the certificate presented to other servers if they ask for one."""
+    """PEM file with the certificate that is presented to other servers if they ask for one."""
     own_key: Annotated[str, Setting("tls.client.keyPath")] = ""
-    """PEM file: the key of that certificate."""
+    """PEM file with the key of `tls.client.certPath`."""
     own_password: Annotated[str, Setting("tls.client.keyPassword", secret=True)] = ""
-    """Password of that key, if it is encrypted; never shown."""
+    """Password of the key in `tls.client.keyPath`, if it is encrypted; never shown."""
     server_auth: Annotated[bool, Setting("tls.client.authServer")] = True
-    """Whether certificates of other servers are checked; false in RocketMQ."""
+    """Whether certificates of other servers are checked. In RocketMQ the default is false."""
     server_authority: Annotated[str, Setting("tls.client.trustCertPath")] = ""
-    """PEM file: the authorities that sign the certificates of other servers; empty: those of the system."""
+    """PEM file with the authorities that sign the certificates of other servers. If it is empty, the
+    authorities of the system are used."""
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
@@ -77,12 +80,13 @@ class TlsSettings:
         return self.mode != "disabled" and bool(self.certificate)
 
     def server(self, log: Log) -> ServerTls | None:
-        """The server side; None without TLS. ConfigError when a file is missing or cannot be used."""
+        """Return the TLS context of the server; None if there is no TLS. Raises ConfigError if a file is
+        missing or cannot be used."""
         return ServerTls(self, log) if self.listens else None
 
     def client_context(self) -> ssl.SSLContext | None:
-        """The context for connections to others; None without TLS. ConfigError when a file is missing or
-        cannot be used."""
+        """Return the context for connections to other servers; None if they do not use TLS. Raises
+        ConfigError if a file is missing or cannot be used."""
         if not self.enable:
             return None
         options = TlsOptions(
@@ -100,26 +104,29 @@ class TlsSettings:
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """TLS of a client. Which dates, names and key sizes are accepted is OpenSSL's rule; TLS 1.2 at least."""
+    """TLS of a client. TLS 1.2 or later is required; OpenSSL decides which dates, names and key sizes are
+    accepted."""
 
     ca: str = ""
-    """PEM file: the authorities for the certificates of servers; empty: those of the system."""
+    """PEM file with the authorities that sign the certificates of servers. If it is empty, the authorities of
+    the system are used."""
     certificate: str = ""
-    """PEM file: the client's own certificate, if servers ask for one."""
+    """PEM file with the client's own certificate, if servers ask for one."""
     key: str = ""
-    """PEM file: the key of that certificate; empty: it is in the same file."""
+    """PEM file with the key of the client's certificate. If it is empty, the key is in the same file as the
+    certificate."""
     password: str = field(default="", repr=False)
-    """Password of the key, if it is encrypted."""
+    """Password of the client's key, if the key is encrypted."""
     verify: bool = True
-    """Whether servers' certificates are checked. False trusts every server."""
+    """Whether the certificates of servers are checked. With False every server is trusted."""
     check_hostname: bool = False
-    """Whether a certificate must be made out to the host that was dialled. Off by default, because routes
-    name brokers by address."""
+    """Whether a server's certificate must name the host to which the client connects. Off by default, because
+    routes name brokers by address."""
 
     @classmethod
     def from_environment(cls) -> TlsOptions | None:
-        """Options from ROCKETMQ_TLS_CA, ROCKETMQ_TLS_CERT and ROCKETMQ_TLS_KEY if ROCKETMQ_TLS is true;
-        otherwise None. ValueError if ROCKETMQ_TLS has another value than true or false."""
+        """Return options from ROCKETMQ_TLS_CA, ROCKETMQ_TLS_CERT and ROCKETMQ_TLS_KEY if ROCKETMQ_TLS is
+        true; otherwise None. Raises ValueError if ROCKETMQ_TLS has another value than true or false."""
         word = variable(ENABLE_VARIABLE).lower()
         if word not in ("", "true", "false"):
             raise ValueError(f"{ENABLE_VARIABLE}={word}: expected true or false")
@@ -129,8 +136,8 @@ class TlsOptions:
         return cls(ca, certificate, key)
 
     def context(self) -> ssl.SSLContext:
-        """Make the context for connections. An OSError (also one of OpenSSL) names a file that cannot be
-        used."""
+        """Make the context for connections. Raises OSError (OpenSSL's errors are a kind of it), which names
+        the file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verify and self.check_hostname
@@ -148,14 +155,15 @@ class TlsOptions:
 
 
 class ServerTls:
-    """The TLS context of a server. Changed files apply to the next connection (`refresh`)."""
+    """The TLS context of a server. When files change, connections that come later use the new ones
+    (`refresh`)."""
 
     def __init__(self, settings: TlsSettings, log: Log) -> None:
-        """Read the files; ConfigError when one is missing or cannot be used."""
+        """Read the files. Raises ConfigError if one is missing or cannot be used."""
         self._settings = settings
         self.enforcing: bool = settings.mode == "enforcing"
         self.on_refused: Callable[[str], None] = lambda reason: None
-        """Called with the reason of a failed handshake, which asyncio does not report."""
+        """Called with the reason of a failed handshake, because asyncio does not report it."""
         paths = [path for path in (settings.certificate, settings.key, settings.authority) if path]
         try:
             self._read = ReadFiles(paths, log)
@@ -175,15 +183,15 @@ class ServerTls:
         return context
 
     def refresh(self, now_s: float) -> None:
-        """Call before a handshake: read changed files again, at loop time `now_s`. If they cannot be used
-        (half written ...), nothing changes. An authority that was removed stays trusted until the next
-        start."""
+        """Read files again that have changed. Call this before a handshake, with the loop time `now_s`. If
+        the files cannot be used (half written ...), nothing changes. An authority that was removed stays
+        trusted until the next start."""
         if now_s - self._looked >= REFRESH_INTERVAL_S:
             self._looked = now_s
             self._read.refresh(self._load_again)
 
     def reload(self) -> str:
-        """Read the files again. Return the reason if they cannot be used, else an empty text."""
+        """Read the files again. Return an empty text, or the reason why they cannot be used."""
         return self._read.read_again(self._load_again)
 
     def _load_again(self) -> None:

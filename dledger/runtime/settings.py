@@ -1,16 +1,16 @@
 """Settings from one declaration: `Annotated[int, Setting("maxMessageSize", 1, 4 << 20, "bytes")]`. Pure.
 
-A configuration is a frozen dataclass. A field with a `Setting` is a property that people set by its name. A
-field that is a dataclass with such fields is a group of them. Any other field is for programs only. The text
-below a field explains it. Everything else follows from this: reading texts, bounds, hints for wrong names,
-the output of `-p`, the tables of docs/reference/settings.md (`runtime.settings_page`), and which settings may
-change while the process runs (`runtime.live_settings`).
+A configuration is a frozen dataclass. A field with a `Setting` is a property, which people set by its name. A
+field may also be a dataclass with such fields; it is a group of settings. Any other field is for programs
+only. The text below a field explains the field. Everything else follows from this: reading texts, bounds,
+hints for wrong names, the output of `-p`, the tables of docs/reference/settings.md (`runtime.settings_page`),
+and which settings may change while the process runs (`runtime.live_settings`).
 
-A class may define `check(given)` to check which settings fit together; `given` are the names that were set.
-Its ValueErrors, and those of `__post_init__`, name the property first; the place where it was set is put
-before them. A text may have several lines, one for each error. A class may also define
-`moved_defaults(given)`: it gets the fields that a file sets, and returns other defaults for fields that would
-not fit to them.
+A class may define `check(given)` to check which settings fit together; `given` holds the names that were set.
+`check` and `__post_init__` raise ValueError. Its text begins with the name of the property, and this module
+puts the place where the property was set before it. The text may have several lines, one for each error. A
+class may also define `moved_defaults(given)`. This function gets the fields that a file sets, and returns new
+defaults for other fields whose usual defaults do not fit them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 SECRET = "***"
-"""Text that is shown instead of a secret that is set."""
+"""Text that is shown in place of a secret."""
 NEAR_UNKNOWN = 0.85
-"""Where unknown names only cause a warning: a name that is at least this similar to a known one is an
-error."""
+"""Similarity for programs in which unknown names only cause a warning: if an unknown name is at least this
+similar to a known one, it is an error."""
 NEAR_HINT = 0.7
 """A known name that is at least this similar is shown as a hint."""
 COMMENT = " (write a comment on its own line, beginning with #)"
@@ -38,20 +38,22 @@ _WORD = re.compile(r"[A-Za-z][\w.]*\w")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the text says where and why."""
+    """A configuration cannot be used. The text says where and why."""
 
 
 class Protective(NamedTuple):
-    """A name of RocketMQ's that makes a program safer there, and has no effect here."""
+    """A property that makes RocketMQ safer, but has no effect in this project."""
 
     harmless: tuple[str, ...]
-    """Values, in lower case, that ask for nothing; they are ignored."""
+    """Values, in lower case, with which the property asks for nothing; with them it is ignored."""
     why: str
-    """What is missing here, and what to do. A start with another value is refused with this text."""
+    """Text that says what is missing in this project, and what to do. A start with any other value is refused
+    with this text."""
 
 
 class Property(NamedTuple):
-    """One property as it was given. `where` is its place, for messages; empty on a command line."""
+    """A property that a configuration file or a command line sets: its name and its value. `where` is its
+    file and line, for messages; it is empty for a command line."""
 
     key: str
     value: str
@@ -59,52 +61,55 @@ class Property(NamedTuple):
 
 
 PER_UNIT = {"ms": 1000, "percent": 100}
-"""Units of a property -> how many of them are 1 in its field, a float that holds seconds or a share."""
+"""Maps the unit of a property to a factor. The field has seconds, or a share of 1; the property has this many
+times as much."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Description of a property, except its meaning."""
+    """Declaration of a property: its name, bounds, unit and form. Its meaning is the text below the field."""
 
     name: str
     ge: float = -math.inf
     le: float = math.inf
-    """Bounds of values that are set, in `unit`. Programs and tests may pass other values to the class."""
+    """`ge` and `le` are the bounds of values that people set, in `unit`. Programs and tests may pass other
+    values to the class."""
     unit: str = ""
     _: KW_ONLY
     choices: Mapping[str, Any] | None = None
-    """Allowed words, and their values."""
+    """Maps each allowed word to its value."""
     parse: Callable[[str], Any] | None = None
-    """Function for types that have no text form of their own; ValueError says what was expected. It must
-    not be a lambda, because the text of an annotation is evaluated where the names of its module are not
-    known."""
+    """Function that parses a text, for types that have no text form of their own. Its ValueError says what
+    was expected. It must not be a lambda, because the text of an annotation is evaluated at a place where the
+    names of its module are not known."""
     format: Callable[[Any], str] | None = None
     hot: bool = False
-    """Whether the setting may change while the process runs, so that code reads the live value, or
-    listens."""
+    """Whether the setting may change while the process runs. If so, code must read the current value each
+    time, or register a listener."""
     important: bool = False
-    """Whether `-m` prints it."""
+    """Whether the option `-m` prints the setting."""
     secret: bool = False
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A setting and its place: `path` leads from the configuration to its field, whose type is `kind`."""
+    """A setting and its place in the configuration. `path` leads from the configuration to the field, whose
+    type is `kind`."""
 
     setting: Setting
     path: tuple[str, ...]
     kind: Any
     optional: bool
-    """Whether the field may be None, which is written as an empty text."""
+    """Whether the field may be None. None is written as an empty text."""
 
     def value(self, config: object) -> Any:
-        """Value of the field in this configuration."""
+        """Return the value of the field in this configuration."""
         for name in self.path:
             config = getattr(config, name)
         return config
 
     def parse(self, text: str) -> Any:
-        """Convert a text into the field's value; ValueError says what is expected."""
+        """Convert a text into the field's value. Raises ValueError, which says what is expected."""
         setting = self.setting
         if self.optional and not text:
             return None
@@ -124,7 +129,7 @@ class Declared:
         return value / PER_UNIT.get(setting.unit, 1) if self.kind is float else value
 
     def format(self, value: Any) -> str:
-        """The text which `parse` converts back to this value."""
+        """Convert a value into the text from which `parse` makes this value again."""
         setting = self.setting
         if value is None:
             return ""
@@ -139,7 +144,7 @@ class Declared:
         return str(value)
 
     def shown(self, value: Any) -> str:
-        """`format`, with secrets hidden."""
+        """Return the same text as `format`, but hide a secret."""
         text = self.format(value)
         return SECRET if self.setting.secret and text else text
 
@@ -148,7 +153,7 @@ C = TypeVar("C")
 
 
 class Schema(Generic[C]):
-    """All settings of one configuration class. `C()` must work and give the defaults."""
+    """All settings of one configuration class. `C()` must work without arguments and give the defaults."""
 
     def __init__(
         self,
@@ -162,12 +167,12 @@ class Schema(Generic[C]):
     ) -> None:
         """Collect the settings of a class.
 
-        * `ignored`: names of RocketMQ's that are accepted without effect -> why.
-        * `protective`: names that must not be ignored silently, because protection or durability would be
-          less than written.
-        * `foreign`: further names of RocketMQ's that files may contain without effect, all for the reason
-          `foreign_why`. They are never given as hints.
-        * `lenient`: an unknown name only causes a warning, unless it is near to a known one.
+        * `ignored` maps names of RocketMQ's properties that are accepted without effect to the reason.
+        * `protective` has names that must not be ignored silently, because the program would be less
+          protected, or data less durable, than the file says.
+        * `foreign` has further names of RocketMQ's properties that files may contain without effect, all for
+          the reason `foreign_why`. They are never given as hints.
+        * `lenient`: an unknown name only causes a warning, unless it is similar to a known one.
         """
         self.type = type_
         self.ignored: Mapping[str, str] = ignored or {}
@@ -180,7 +185,7 @@ class Schema(Generic[C]):
             raise TypeError(f"{type_.__name__} declares a property twice")
 
     def __getitem__(self, name: str) -> Declared:
-        """The setting with this name."""
+        """Return the setting with this name."""
         return self._by_name[name]
 
     def load(
@@ -189,11 +194,12 @@ class Schema(Generic[C]):
         overrides: Iterable[Property] = (),
         wrong: Iterable[str] = (),
     ) -> tuple[C, list[str]]:
-        """Make the configuration; return it with warnings. `overrides` (a command line) win.
+        """Make the configuration from properties; return it with warnings. `overrides` (from a command line)
+        win over `properties`.
 
-        ConfigError has all errors, one a line, after those in `wrong`. A default that does not fit to the
-        given properties moves (`moved_defaults` of a class); given properties that do not fit together are
-        refused.
+        Raises ConfigError with all errors, one on each line, after those in `wrong`. A default that does not
+        fit the given properties is replaced (`moved_defaults` of a class). Given properties that do not fit
+        together are refused.
         """
         if isinstance(properties, Mapping):
             properties = [Property(key, value) for key, value in properties.items()]
@@ -215,8 +221,9 @@ class Schema(Generic[C]):
         return config, warnings
 
     def change(self, config: C, properties: Iterable[Property]) -> tuple[C, dict[str, str]]:
-        """Return `config` with these properties, and the texts of those that differ. ConfigError when one of
-        them is unknown, wrong or needs a restart, or when they do not fit together."""
+        """Return `config` with these properties changed, and the texts of those that differ from before.
+        Raises ConfigError if one of them is unknown, wrong or needs a restart, or if they do not fit
+        together."""
         given, _ = self._known(properties, lenient=False, skip=False)
         values = {}
         for item in given.values():
@@ -239,7 +246,7 @@ class Schema(Generic[C]):
         return changed, {key: self._by_name[key].format(value) for key, value in values.items()}
 
     def format(self, config: C, *, important: bool = False) -> dict[str, str]:
-        """All current properties, or the important ones; secrets are hidden."""
+        """Return all current properties, or only the important ones, as texts by name; secrets are hidden."""
         return {
             one.setting.name: one.shown(one.value(config))
             for one in self.settings
@@ -255,8 +262,9 @@ class Schema(Generic[C]):
         skip: bool = True,
         errors: list[str] | None = None,
     ) -> tuple[dict[str, Property], list[str]]:
-        """Return known properties by name, and warnings. `skip`: names that are ignored on purpose are left
-        out, otherwise refused. Errors are added to `errors`; without it the first one is raised."""
+        """Return the known properties by name, and warnings. With `skip`, names that are ignored on purpose
+        are left out; without it they are refused. Errors are added to `errors`; if it is not given, the first
+        error is raised."""
         if lenient is None:
             lenient = self._lenient
         without_effect = {**(self._foreign if foreign is None else foreign), **self.ignored}
@@ -283,7 +291,8 @@ class Schema(Generic[C]):
         lenient: bool,
         skip: bool,
     ) -> None:
-        """Put one property into `given` or `warnings`; ConfigError."""
+        """Put one property into `given`, or a text about it into `warnings`. Raises ConfigError if the
+        property is refused."""
         place = f"{item.where}: " if item.where else ""
         if item.key in seen:
             before = f" at {seen[item.key]}" if seen[item.key] else ""
@@ -315,7 +324,7 @@ class Schema(Generic[C]):
     def _build(
         self, base: C, values: Mapping[str, Any], given: Mapping[str, Property], *, moving: bool = False
     ) -> tuple[C, list[str]]:
-        """Make the configuration; return it with one line for each set of values that do not fit together."""
+        """Make the configuration. Return it with one line for each set of values that do not fit together."""
         by_path = {self._by_name[name].path: value for name, value in values.items()}
         misfits: list[str] = []
         config: C = _replaced(base, by_path, misfits, moving=moving)
@@ -361,8 +370,9 @@ def _parsed(one: Declared, item: Property) -> Any:
 
 
 def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[str], *, moving: bool) -> Any:
-    """Copy a dataclass with the values at these paths, including groups. Values that do not fit are left out
-    and added to `misfits`. `moving`: fields without a value are defaults, which may move."""
+    """Copy a dataclass with the values at these paths, including groups of settings. Values that do not fit
+    are left out, and the errors are added to `misfits`. With `moving`, fields without a value are defaults,
+    and may be replaced."""
     groups: dict[str, dict[tuple[str, ...], Any]] = {}
     changes: dict[str, Any] = {}
     for (name, *rest), value in values.items():
@@ -382,7 +392,7 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[
 
 
 def _located(message: str, given: Mapping[str, Property]) -> str:
-    """A check's message, after the place of the first property in it that was given."""
+    """Put before a check's message the place of the first property that it names and that was given."""
     for word in _WORD.findall(message):
         if word in given:
             return f"{given[word].where}: {message}" if given[word].where else message
@@ -393,7 +403,7 @@ def _located(message: str, given: Mapping[str, Property]) -> str:
 
 
 def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> int:
-    """Parse a number from `low` to `high`; ValueError."""
+    """Parse a whole number from `low` to `high`. Raises ValueError for anything else."""
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r}: expected a whole number")
     number = int(text)
@@ -405,8 +415,8 @@ def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> i
 
 
 def name(text: str) -> str:
-    """Parse the name of a group, a node or a broker. A comment behind it is refused: it would make another
-    name, with an empty store."""
+    """Parse the name of a group, a node or a broker. A comment behind the name is refused, because with it
+    the name would be another one, and the program would begin with an empty store."""
     if not text:
         raise ValueError("empty")
     if "#" in text or any(character.isspace() for character in text):
@@ -417,7 +427,8 @@ def name(text: str) -> str:
 
 
 def directory(text: str) -> str:
-    """Parse a path, which may contain blanks. A comment behind it is refused: it would make another path."""
+    """Parse a path, which may contain blanks. A comment behind the path is refused, because with it the path
+    would be another one."""
     if not text:
         raise ValueError("empty")
     if " #" in text or "\t#" in text:
@@ -426,7 +437,7 @@ def directory(text: str) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """Parts of a text between `;`, without blanks around them and without empty ones."""
+    """Split a text at each `;`, and remove blanks around the parts and empty parts."""
     return [part for part in (piece.strip() for piece in text.split(";")) if part]
 
 

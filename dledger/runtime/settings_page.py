@@ -1,5 +1,5 @@
-"""Tables of settings in Markdown, for docs/reference/settings.md, made from the declarations and the texts
-below the fields."""
+"""Makes the tables of settings in docs/reference/settings.md, in Markdown, from the declarations and from the
+texts below the fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def table(schema: Schema[Any], chosen: Callable[[Declared], bool] = lambda one: True) -> str:
-    """One row for each setting. ValueError names a field without a text."""
+    """Return a table with one row for each setting. Raises ValueError, which names a field, if the field has
+    no text."""
     defaults = schema.type()
     rows = ["| setting | meaning | default | range | |", "|---|---|---|---|---|"]
     for one in filter(chosen, schema.settings):
@@ -31,7 +32,7 @@ def table(schema: Schema[Any], chosen: Callable[[Declared], bool] = lambda one: 
 
 
 def meaning_of(type_: type, path: tuple[str, ...]) -> str:
-    """The text below the declaration of a field."""
+    """Return the text below the declaration of a field."""
     for group in path[:-1]:
         type_ = get_type_hints(type_)[group]
     for owner in type_.__mro__:
@@ -68,7 +69,7 @@ def _range(one: Declared) -> str:
 
 
 def _with_unit(text: str, unit: str) -> str:
-    """A number of bytes in the largest unit that divides it."""
+    """Return a number of bytes as text, in the largest unit that divides it."""
     if not text.isdecimal() or not unit or text == "0":
         return text
     if not unit.startswith("bytes"):

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for programs that wait in this library and have no handler of their own."""
+"""Handles SIGTERM and Ctrl-C for programs that wait in this library and have no handler of their own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code as of a process that SIGTERM ended."""
+"""Exit code of a process that SIGTERM ended."""
 INTERRUPTED = 128 + signal.SIGINT
-"""Exit code as of a process that Ctrl-C ended."""
+"""Exit code of a process that Ctrl-C ended."""
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """Ctrl-C, raised after everything was ended in order. `except KeyboardInterrupt` catches it. A program
-    that does not catch it ends with exit code 130 and without a traceback."""
+    """Ctrl-C, raised after everything was ended in good order. `except KeyboardInterrupt` catches it, too. A
+    program that does not catch it ends with exit code 130 and without a traceback."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
@@ -25,10 +25,8 @@ class Interrupted(SystemExit, KeyboardInterrupt):
 
 @contextmanager
 def terminated_by_exception() -> Iterator[None]:
-    """In this block SIGTERM raises SystemExit(143) on the main thread, so that open blocks are left in good
-    order.
-
-    If the program has its own handler, or on another thread, nothing changes.
+    """A context manager. In its block SIGTERM raises SystemExit(143) on the main thread, so that open blocks
+    are left in good order. Nothing changes if the program has its own handler, or on another thread.
     """
     if not _free():
         yield
@@ -46,8 +44,8 @@ def terminated_by_exception() -> Iterator[None]:
 
 @contextmanager
 def on_termination(callback: Callable[[], object]) -> Iterator[None]:
-    """In this block SIGTERM calls a function on the running loop, under the conditions of
-    `terminated_by_exception`."""
+    """A context manager. In its block SIGTERM calls a function on the running loop, under the same conditions
+    as in `terminated_by_exception`."""
     if not _free():
         yield
         return
@@ -61,8 +59,8 @@ def on_termination(callback: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def on_interruption(callback: Callable[[], object]) -> Iterator[None]:
-    """In this block Ctrl-C calls a function on the running loop, if the present handler is Python's or that
-    of `asyncio.run`."""
+    """A context manager. In its block Ctrl-C calls a function on the running loop, if the present handler is
+    Python's or that of `asyncio.run`."""
     before = signal.getsignal(signal.SIGINT)
     of_a_runner = isinstance(getattr(getattr(before, "func", None), "__self__", None), asyncio.Runner)
     main = threading.current_thread() is threading.main_thread()
@@ -79,6 +77,6 @@ def on_interruption(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def _free() -> bool:
-    """Whether SIGTERM may be handled here: there is no other handler, and this is the main thread."""
+    """Whether SIGTERM may be handled: this is the main thread, and the program has no handler of its own."""
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,4 +1,4 @@
-"""The current stacks of the threads and tasks of this process, to be read from outside (jstack)."""
+"""Shows the current stacks of the threads and tasks of this process, as jstack does for Java."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 import traceback
 
 MAX_TASKS = 100
-"""Tasks that are shown at most."""
+"""Largest number of tasks that are shown."""
 
 
 def stacks() -> str:
-    """Stacks of every thread, and of the tasks of this loop."""
+    """Return the stacks of all threads, and of the tasks of this loop."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"thread {names.get(ident, ident)}\n" + "".join(traceback.format_stack(frame))

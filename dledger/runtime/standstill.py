@@ -1,9 +1,9 @@
 """Notices that the event loop stood still: the process was stopped, or its machine suspended or starved.
 
-Data that is unread after a pause may be as old as the pause. Its sender has stopped waiting, and has perhaps
-asked another server; executing the request now may undo what was done since. A turn of the loop does not
-begin with a timer, so a timer alone notices too late. Code that is about to act on data which it read or held
-must call `check` first.
+Data that is unread after a pause may be as old as the pause. The sender of a request has perhaps stopped
+waiting and asked another server. Then executing the request now may undo what was done since. A timer alone
+would notice a pause too late, because a turn of the loop may handle data before timers. So code must call
+`check` before it acts on data that it has read, or on requests that have waited.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ import math
 from collections.abc import Callable
 
 BEAT_S = 0.25
-"""Seconds between two signs of life of the loop. A pause may seem longer than it was by this much."""
+"""Interval, in seconds, at which the loop gives a sign of life. A pause may seem longer than it was by this
+much."""
 SETTLE_S = 0.5
-"""Seconds after a standstill in which a new connection may be one that waited to be accepted during it."""
+"""Time, in seconds, after a standstill in which a new connection may be one that waited to be accepted during
+it."""
 
 
 class Standstill:
-    """Counts pauses of the loop that were longer than a limit, and calls its listeners after each."""
+    """Counts the pauses of the loop that were longer than a limit, and calls its listeners after each such
+    pause."""
 
     def __init__(self, limit_s: Callable[[], float], uptime_s: Callable[[], float] | None = None) -> None:
-        """`limit_s` returns seconds, and is called with each sign of life. `uptime_s` returns seconds since
-        some moment, including suspended time; None means the clock of the loop, which may leave that time
-        out."""
+        """`limit_s` returns the limit in seconds; it is called with each sign of life. `uptime_s` returns the
+        seconds since some moment, including suspended time. If it is None, the clock of the loop is used,
+        which may leave suspended time out."""
         self._limit_s = limit_s
         self._now: Callable[[], float] = _loop_time if uptime_s is None else uptime_s
         self._last = math.inf
         self._deadline = math.inf
-        """Time at which the loop counts as standing still, unless there is another sign of life."""
+        """Time after which the loop counts as having stood still, unless there is another sign of life
+        before."""
         self._ended = -math.inf
         self.listeners: list[Callable[[float], None]] = []
-        """Called with the length in seconds, before anything is done that waited during the pause."""
+        """Functions that are called with the length of the pause in seconds, before anything is done that
+        waited during the pause."""
         self.count = 0
-        """Number of standstills since the start."""
+        """How often the loop stood still since the start."""
 
     @property
     def settling(self) -> bool:

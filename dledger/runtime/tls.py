@@ -1,8 +1,9 @@
-"""TLS between peers, and parts of it for the remoting protocol. Made by the outer shell.
+"""TLS between peers, and parts of it that the remoting protocol also uses. The program makes these objects at
+its start.
 
-Between peers both sides present a certificate of the same authority. The layer above decides whether it is
-the right node: `certificate_names` returns the names to compare. Clients are presented a server's
-certificate, and asked for their own if that is required.
+Between peers both sides present a certificate of the same authority. The layer above decides whether the
+other side is the right node; `certificate_names` returns the names to compare. To a client, a server presents
+its certificate, and asks for the client's if one is required.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from dledger.runtime.log import Log
 from dledger.runtime.settings import Setting
 
 TlsError = ssl.SSLError
-"""Error of a handshake or a certificate; an OSError."""
+"""Error of a handshake or of a certificate. It is a kind of OSError."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files for TLS between peers: all three, or none."""
+    """PEM files for TLS between peers. The first three are all given, or none is."""
 
     certificate: Annotated[str, Setting("tls.peer.certPath")] = ""
-    """PEM file: this node's certificate (with intermediates) for TLS between the peers; empty: no TLS."""
+    """PEM file with this node's certificate (and intermediate certificates) for TLS between the peers. If it
+    is empty, the peers do not use TLS."""
     key: Annotated[str, Setting("tls.peer.keyPath")] = ""
-    """PEM file: the key of this node's certificate."""
+    """PEM file with the key of this node's certificate."""
     authority: Annotated[str, Setting("tls.peer.trustCertPath")] = ""
-    """PEM file: the authority that signs the certificates of all nodes."""
+    """PEM file with the authority that signs the certificates of all nodes."""
     password: Annotated[str, Setting("tls.peer.keyPassword", secret=True)] = ""
     """Password of the key, if it is encrypted; never shown."""
 
@@ -46,7 +48,7 @@ class ReadFiles:
     """PEM files that are read again when they change."""
 
     def __init__(self, paths: Sequence[str], log: Log) -> None:
-        """Check that the files can be read; OSError for one that cannot."""
+        """Check that the files can be read. Raises OSError for a file that cannot."""
         for path in paths:
             open(path, "rb").close()  # an error says which one: OpenSSL's do not
         self._paths = tuple(paths)
@@ -57,8 +59,8 @@ class ReadFiles:
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, self._paths))
 
     def refresh(self, load: Callable[[], object]) -> None:
-        """Call `load` if the files changed. If they cannot be used (half written ...), nothing changes,
-        because `load` tries them first."""
+        """Call `load` if the files have changed. If they cannot be used (half written ...), nothing changes,
+        because `load` checks them first."""
         try:
             versions = self._versions()
         except OSError:
@@ -74,8 +76,8 @@ class ReadFiles:
             self._log.info("TLS files reloaded", certificate=self._paths[0])
 
     def read_again(self, load: Callable[[], object]) -> str:
-        """Call `load`, whether the files changed or not. Return the reason if they cannot be used (then
-        nothing changes), else an empty text."""
+        """Call `load`, whether the files have changed or not. Return an empty text, or the reason why the
+        files cannot be used; then nothing has changed."""
         try:
             load()
             self._read = self._versions()
@@ -85,15 +87,16 @@ class ReadFiles:
 
 
 class PeerTls:
-    """TLS contexts for both directions. Changed files apply to the next connection (`refresh`)."""
+    """TLS contexts for connections in both directions. When files change, later connections use the new ones
+    (`refresh`)."""
 
     def __init__(self, files: TlsFiles, log: Log) -> None:
-        """Read the files; OSError (also TlsError) when one is missing or cannot be used."""
+        """Read the files. Raises OSError (TlsError is a kind of it) if one is missing or cannot be used."""
         self._files = files
         self._read = ReadFiles((files.certificate, files.key, files.authority), log)
         self.on_refused: Callable[[str], None] = lambda reason: None
-        """Called with the reason of a failed handshake of an accepted connection, which asyncio does not
-        report."""
+        """Called with the reason of a failed handshake of an accepted connection, because asyncio does not
+        report it."""
         self.server: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_CLIENT)
         watch_handshakes(self.server, lambda reason: self.on_refused(reason))
@@ -113,14 +116,13 @@ class PeerTls:
         context.load_verify_locations(files.authority)
 
     def refresh(self) -> None:
-        """Read changed files again. If they cannot be used (half written ...), nothing changes.
-
-        An authority that was removed from its file stays trusted until the next start.
+        """Read files again that have changed. If they cannot be used (half written ...), nothing changes. An
+        authority that was removed from its file stays trusted until the next start.
         """
         self._read.refresh(self._load_again)
 
     def reload(self) -> str:
-        """Read the files again. Return the reason if they cannot be used, else an empty text."""
+        """Read the files again. Return an empty text, or the reason why they cannot be used."""
         return self._read.read_again(self._load_again)
 
     def _load_again(self) -> None:
@@ -130,7 +132,7 @@ class PeerTls:
 
 
 def watch_handshakes(context: ssl.SSLContext, on_refused: Callable[[str], None]) -> None:
-    """Call `on_refused` with the reason when a handshake of a server fails."""
+    """Call `on_refused` with the reason whenever a handshake of a server with this context fails."""
 
     class Watched(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -146,7 +148,7 @@ def watch_handshakes(context: ssl.SSLContext, on_refused: Callable[[str], None])
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Common name and DNS names of a peer's certificate (`get_extra_info("peercert")`)."""
+    """Return the common name and the DNS names of a peer's certificate (`get_extra_info("peercert")`)."""
     if not certificate:
         return ()
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]

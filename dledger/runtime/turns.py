@@ -1,10 +1,11 @@
 """An event loop whose turns stay short, however many connections are ready at the same time.
 
-Asyncio's own loop handles everything that is ready in one turn. Five thousand clients that return in the same
-moment are five thousand reads, and no timer and no answer of a peer gets between them. Here a turn handles
-`EVENTS` of them and leaves the others to later turns, in the order in which they became ready. The
-connections between peers and the results of worker threads, for which all programs of a group wait, are
-polled in addition (`favour`), so that they do not wait behind clients.
+Asyncio's own loop handles everything that is ready in one turn. If five thousand clients return at the same
+moment, it does five thousand reads before any timer runs and before it reads an answer of a peer. In this
+loop a turn handles at most `EVENTS` connections, and leaves the remaining ones to later turns, in the order
+in which they became ready. Some connections are *favoured*: a turn handles them in addition, so that they do
+not wait behind clients. These are the connections between peers, and the results of worker threads, because
+all programs of a group wait for them.
 """
 
 from __future__ import annotations
@@ -22,32 +23,34 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 EVENTS = 64
-"""Connections (and listeners) that a turn of the loop reads from or writes to at most, and as many favoured
-ones. A read and its requests mostly take 20 to 50 microseconds."""
+"""Largest number of connections (and listeners) from which a turn of the loop reads or to which it writes,
+and the same number of favoured ones. A read with its requests mostly takes 20 to 50 microseconds."""
 ACCEPTED = 32
-"""Connections that a listener accepts in a turn of the loop at most. Each takes 100 microseconds with all
-that follows."""
+"""Largest number of connections that a listener accepts in a turn of the loop. Each takes 100 microseconds,
+with everything that follows."""
 BACKLOG = 4096
-"""Connections that may wait to be accepted (the system may allow fewer: net.core.somaxconn). One more is
-dropped. Its client tries again after one or three seconds, or believes that it is connected although it is
-not heard."""
+"""Largest number of connections that wait to be accepted (the system may allow fewer: net.core.somaxconn).
+One more is dropped. Its client tries again after one or three seconds, or believes that it is connected
+although the server does not know the connection."""
 
 
 class TurnSelector(selectors.BaseSelector):
-    """An epoll selector that returns at most `events` at a time, and as many favoured ones."""
+    """An epoll selector that returns at most `events` connections at a time, and at most as many favoured
+    ones."""
 
     def __init__(self, events: int = EVENTS) -> None:
         self._events = events
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._favoured: set[int] = set()
-        """Descriptors that belong in `_first`, registered or not."""
+        """Descriptors of favoured connections, which belong in `_first`, whether they are registered or
+        not."""
         self._all = system.epoll()
         self._first = system.epoll()
         self._all.register(self._first.fileno(), system.EPOLLIN)
 
     def favour(self, fd: int) -> None:
-        """Let this descriptor not wait behind others until `unfavour`. That also holds while it is not
-        registered: a transport that pauses reading unregisters it."""
+        """Favour this descriptor, which then does not wait behind others, until `unfavour`. It stays favoured
+        while it is not registered, because a transport that pauses reading unregisters it."""
         if fd in self._favoured:
             return
         key = self._keys.get(fd)
@@ -57,8 +60,8 @@ class TurnSelector(selectors.BaseSelector):
         self._favoured.add(fd)
 
     def unfavour(self, fd: int) -> None:
-        """End the preference of a descriptor that is about to be closed; its number may be used for another
-        file then."""
+        """Do not favour this descriptor any longer, because it is about to be closed and its number may then
+        be used for another file."""
         if fd in self._favoured:
             key = self._keys.get(fd)
             if key is not None:
@@ -67,7 +70,7 @@ class TurnSelector(selectors.BaseSelector):
             self._favoured.discard(fd)
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        """See `selectors.BaseSelector`."""
+        """Do the same as `selectors.BaseSelector`."""
         fd = _number(fileobj)
         if not events or events & ~(selectors.EVENT_READ | selectors.EVENT_WRITE):
             raise ValueError(f"invalid events: {events}")
@@ -78,7 +81,7 @@ class TurnSelector(selectors.BaseSelector):
         return key
 
     def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        """See `selectors.BaseSelector`."""
+        """Do the same as `selectors.BaseSelector`."""
         fd = self._known(fileobj)
         key = self._keys.pop(fd)
         with suppress(OSError):  # closed before: the system took it out
@@ -86,7 +89,7 @@ class TurnSelector(selectors.BaseSelector):
         return key
 
     def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        """See `selectors.BaseSelector`."""
+        """Do the same as `selectors.BaseSelector`."""
         fd = self._known(fileobj)
         key = self._keys[fd]
         if events != key.events:
@@ -95,7 +98,7 @@ class TurnSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready, up to the limit; the rest comes with the next calls."""
+        """Return connections that are ready, up to the limit. The next calls return the remaining ones."""
         if timeout is None:
             wait_s = -1.0
         elif timeout <= 0:
@@ -120,17 +123,17 @@ class TurnSelector(selectors.BaseSelector):
         return ready
 
     def close(self) -> None:
-        """See `selectors.BaseSelector`."""
+        """Do the same as `selectors.BaseSelector`."""
         self._all.close()
         self._first.close()
         self._keys.clear()
 
     def get_key(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        """See `selectors.BaseSelector`."""
+        """Do the same as `selectors.BaseSelector`."""
         return self._keys[self._known(fileobj)]
 
     def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        """See `selectors.BaseSelector`. The keys are descriptors."""
+        """Do the same as `selectors.BaseSelector`. The keys of the map are descriptors."""
         return self._keys  # type: ignore[return-value]  # its keys are some of those
 
     def _of(self, fd: int) -> system.epoll:
@@ -154,7 +157,7 @@ def _mask(events: int) -> int:
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
-    """Asyncio's loop on a `TurnSelector`; the results of worker threads are favoured."""
+    """Asyncio's loop with a `TurnSelector`; the results of worker threads are favoured."""
 
     def __init__(self) -> None:
         self.turns: TurnSelector = TurnSelector()
@@ -164,13 +167,13 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
 
 def turn_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """A factory of loops with short turns; None where the system has no epoll."""
+    """Return a factory of loops with short turns; None if the system has no epoll."""
     return TurnLoop if sys.platform == "linux" else None
 
 
 def favour(transport: asyncio.BaseTransport) -> int:
-    """Let data on this connection not wait behind other connections (only on `TurnLoop`). Return its
-    descriptor for `unfavour`; -1 if there is none."""
+    """Favour this connection: its data does not wait behind other connections (only on `TurnLoop`). Return
+    its descriptor for `unfavour`; -1 if there is none."""
     loop = asyncio.get_running_loop()
     sock = transport.get_extra_info("socket")
     fd = sock.fileno() if isinstance(loop, TurnLoop) and sock is not None else -1
@@ -180,7 +183,7 @@ def favour(transport: asyncio.BaseTransport) -> int:
 
 
 def unfavour(fd: int) -> None:
-    """End the preference of a connection that is over."""
+    """Do not favour a connection any longer, because it is closed."""
     loop = asyncio.get_running_loop()
     if fd >= 0 and isinstance(loop, TurnLoop):
         loop.turns.unfavour(fd)
@@ -189,8 +192,8 @@ def unfavour(fd: int) -> None:
 async def listen(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **tls: Any
 ) -> asyncio.Server:
-    """Like `create_server` of the running loop, with `BACKLOG`; a turn accepts at most `ACCEPTED` (not on
-    uvloop)."""
+    """Listen as `create_server` of the running loop does, with `BACKLOG`. A turn of the loop accepts at most
+    `ACCEPTED` connections (not on uvloop)."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, asyncio.SelectorEventLoop):
         return await loop.create_server(factory, host, port, backlog=BACKLOG, **tls)

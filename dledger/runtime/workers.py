@@ -1,4 +1,4 @@
-"""Worker threads, which run everything that waits for the device (safety.md S8)."""
+"""Worker threads, which run everything that waits for the disk (safety.md S8)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_LIMIT_S = 5.0
-"""Seconds that a close waits for jobs that do not end."""
+"""Time, in seconds, that a close waits for jobs that do not end."""
 
 
 class Lane(Enum):
     """Lanes of jobs. Jobs of one lane never wait for those of another.
 
-    FLUSH is a single thread, in order: log writes, fsync, term and vote. SCAN is a single thread for jobs
-    that take seconds and on which no latency depends: audits of the own store. DISK is for everything else:
-    preparing files, cold reads, derived files.
+    FLUSH is a single thread, which runs jobs in order: log writes, fsync, term and vote. SCAN is a single
+    thread for jobs that take seconds and for which nobody waits: audits of this node's own store. DISK is for
+    everything else: preparing files, reads of data that is not in memory, derived files.
     """
 
     FLUSH = "flush"
@@ -35,12 +35,12 @@ class Lane(Enum):
 class Workers(Protocol):
     """Runs blocking jobs outside the event loop.
 
-    A job holds at most one durable action. Its fsync comes last, except for plain writes, so that the
+    A job has at most one durable action, such as an fsync. In the job only plain writes may follow it. So the
     simulator can crash between any two durable actions (decision 16).
     """
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Start a job; the future carries its result or its exception."""
+        """Start a job. The returned future gets its result or its exception."""
 
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
@@ -57,9 +57,8 @@ Job = tuple[Callable[[], Any], Done, "asyncio.Future[Any] | None", asyncio.Abstr
 
 
 class ThreadWorkers:
-    """`Workers` over real threads: one for FLUSH, one for SCAN, `disk_threads` for DISK.
-
-    They are daemons: a job that hangs in the device must not keep a process from ending.
+    """`Workers` with real threads: one for FLUSH, one for SCAN, `disk_threads` for DISK. They are daemons,
+    because a job that hangs in the disk must not keep a process from ending.
     """
 
     def __init__(self, disk_threads: int = 2) -> None:
@@ -82,7 +81,7 @@ class ThreadWorkers:
         self._lanes[lane].put((job, done, None, asyncio.get_running_loop()))
 
     def close(self) -> None:
-        """Wait for queued jobs, up to CLOSE_LIMIT_S for each lane."""
+        """Wait for queued jobs to end, up to CLOSE_LIMIT_S for each lane."""
         for lane in self._lanes.values():
             lane.close()
 
@@ -127,7 +126,7 @@ class _LaneThreads:
 
 
 async def close_meanwhile(workers: Workers) -> None:
-    """Close the workers while the running loop continues."""
+    """Close the workers without blocking: the running loop continues meanwhile."""
     loop = asyncio.get_running_loop()
     closed: asyncio.Future[None] = loop.create_future()
 
