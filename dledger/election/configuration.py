@@ -34,7 +34,7 @@ class ConfigurationRefused(ValueError):
 
 
 class MemberRole(Enum):
-    """Whether a member votes and counts towards a quorum."""
+    """The role of a member. Only a voter votes and counts towards a quorum."""
 
     VOTER = "voter"
     LEARNER = "learner"
@@ -47,7 +47,7 @@ class Member:
     incarnation: str
     """Incarnation of its store. "" for a learner: the store may be any, as a learner does not count."""
     address: str = ""
-    """host:port of its peer port; "" means the address in dLegerPeers."""
+    """host:port of the member's peer port; "" means the address in dLegerPeers."""
     role: MemberRole = MemberRole.VOTER
     stays: bool = False
     """A learner that is not promoted automatically."""
@@ -59,8 +59,8 @@ class Configuration:
 
     members: Mapping[str, Member] = field(default_factory=dict)
     preferred: tuple[str, ...] | None = None
-    """Ids of the nodes that should lead, in the order in which they are tried. None: each node's own setting
-    decides."""
+    """Ids of the nodes that should lead, in the order in which they are tried. None means that each node's
+    own setting decides."""
 
     @property
     def voters(self) -> tuple[str, ...]:

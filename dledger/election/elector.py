@@ -144,7 +144,7 @@ class Elector:
         self._lease_from = -1e9
         self._handed_over = False
         self.stepped_down: str = ""
-        """Why this node's last leadership ended; empty before the first one ends."""
+        """Why this node's last leadership ended; empty before its first leadership has ended."""
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
         self._ask_again: dict[str, float] = {}

@@ -23,7 +23,7 @@ from dledger.runtime.settings import Setting
 
 @dataclass(frozen=True)
 class PreferredSettings:
-    """Times in seconds."""
+    """Decides when leadership moves to a preferred leader; times in seconds."""
 
     settle_s: Annotated[float, Setting("preferredLeaderSettleMs", 0, 3_600_000, "ms")] = 2.0
     """How long a leader leads before it moves leadership to a preferred one."""

@@ -15,7 +15,8 @@ from collections.abc import Collection
 META_KEY = "clock_ms"
 """Key in the hello's `meta` for the sender's wall clock."""
 OFF_MS = 1_000
-"""Clocks that differ by no more than this count as equal: network delay and a late loop take time too."""
+"""Largest difference of clocks that count as equal. Network delay and a late event loop cause a difference,
+too."""
 MAX_CLOCK_MS = 10**15
 """Largest number that counts as a time; a larger one (after the year 33658) is ignored."""
 
@@ -25,7 +26,7 @@ class PeerClocks:
 
     def __init__(self) -> None:
         self._leads: dict[str, float] = {}
-        """Maps a peer to the lead of its clock over the monotonic clock of this node."""
+        """Maps a peer to the time, in ms, by which its clock is ahead of the monotonic clock of this node."""
 
     def hello(self, peer: str, told: str | None, monotonic_ms: float) -> None:
         """Note the hello of a peer. `told` is the time in it; None if the peer's program is older and sends
@@ -74,6 +75,6 @@ class PeerClocks:
 
 
 def _is_majority(known: Collection[float], others: Collection[str]) -> bool:
-    """Whether enough clocks are known: with this node's they must be more than half of the group's, and the
-    others at least two, so that they can outvote this one."""
+    """Whether enough clocks are known: at least two of other nodes, and with this node's clock more than half
+    of the group's. Then the others can outvote this clock."""
     return len(known) >= 2 and len(known) + 1 > (len(others) + 1) // 2

@@ -61,7 +61,7 @@ MAX_PATIENCE = 4
 """Limit of the extension, as a multiple of the longest election time-out. A node that needs more could not
 serve anyway."""
 BACK_OFF_S = 5.0
-"""Seconds to wait after a hand-over that did not work."""
+"""Time, in seconds, to wait after a hand-over that did not work before the next one is tried."""
 _BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK
 """States with which a node leads if no other node can."""
 
@@ -84,8 +84,8 @@ class HealthWatch:
         self._env = context.env
         self._config = context.config
         self.full_ratio: float = context.config.disk_full_ratio
-        """Share of the file system that may be in use; from this share on appends are refused. It may
-        change."""
+        """Share of the file system in use from which on appends are refused. It may change while the node
+        runs."""
         self._log = context.log
         self._members = context.members
         self._elector = context.elector
@@ -152,7 +152,7 @@ class HealthWatch:
         self.look()
 
     def look(self) -> None:
-        """Decide again what this node is fit for."""
+        """Decide again for what this node is fit."""
         now = asyncio.get_running_loop().time()
         log, elector = self._log, self._elector
         log.look_at_clock()
@@ -309,7 +309,7 @@ class HealthWatch:
         return max(self._log.newest_ms - self._env.wall.now_ms() + self.clock_off_ms, 0)
 
     def reasons(self) -> Iterator[str]:
-        """What is wrong with this node, for /health."""
+        """Yield texts that say what is wrong with this node, for /health."""
         if self._log.faulty:
             ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
             yield f"entries {ranges[:200]} are corrupt and wait for repair from a peer"
@@ -334,7 +334,7 @@ class HealthWatch:
             )
 
     def warnings(self) -> Iterator[str]:
-        """Problems that are no fault of this node, for /health."""
+        """Yield texts about problems that are not this node's fault, for /health."""
         off_ms = 0 if self.flags & Health.CLOCK else self.clock_off_ms
         if off_ms:
             where = "ahead of" if off_ms > 0 else "behind"

@@ -107,7 +107,7 @@ class Inbox:
         return self._members.elsewhere(peer)
 
     def on_hello(self, hello: Hello) -> None:
-        """A peer introduced itself."""
+        """Note that a peer introduced itself."""
         self._versions.heard(hello)
         if self._peers.dialled_hello(hello.node) is hello:  # else anybody could tell clocks for a member
             now_ms = asyncio.get_running_loop().time() * 1000
@@ -145,7 +145,7 @@ class Inbox:
     # Messages
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        """A request of the DLedger client protocol."""
+        """Handle a request of the DLedger client protocol."""
         self._requests.handle(connection, frame)
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:

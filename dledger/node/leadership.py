@@ -26,7 +26,7 @@ from dledger.versions import OLDEST_KINDS
 FAREWELL_S = 0.2
 """Time, in seconds, for which a node that stops, and has handed leadership over, still answers clients with
 the new leader. A client that gets the answer NOT_LEADER knows the outcome of its request. If its connection
-closed before an answer, it would not."""
+closed before an answer, the client would not know it."""
 
 
 class Leadership:
@@ -182,7 +182,7 @@ class Leadership:
 
     def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
         """Seal a configuration entry, and return its index. The configuration is in force at once (S19).
-        `leaves` names the member that it removes."""
+        `leaves` names the member that the entry removes."""
         leading = self._leading
         pending = self._members.pending(self._replicator.commit_index)
         if leading is None or not self.serving or pending:

@@ -11,7 +11,7 @@ from dledger.runtime.gc_pauses import Pauses
 CORE_WAIT_HALF_S = 10.0
 """Time, in seconds, after which an observed wait for a core counts only half."""
 LATE_LOOP_S = 0.1
-"""Delay of the event loop, in seconds, from which it is logged: a quarter of the shortest election
+"""A delay of the event loop of at least this many seconds is logged. It is a quarter of the shortest election
 time-out."""
 
 
@@ -61,7 +61,7 @@ class NodeMetrics:
                 log.warning("the event loop was late", ms=late_ms, waited_for_core_ms=waited_ms)
 
     def snapshot(self) -> dict[str, object]:
-        """All figures; times are in milliseconds."""
+        """Return all figures; times are in milliseconds."""
         mean = self.flush_seconds / self.flushes if self.flushes else 0.0
         return {
             "flushes": self.flushes,

@@ -53,7 +53,7 @@ from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 
 QUESTION_BITS = 62
-"""Requests to the leader for read points have numbers that begin with a random number of this many bits (see
+"""The first number of this node's requests for read points is random, with this many bits (see
 `ReadPoints`)."""
 
 ACKNOWLEDGED_BEFORE_FSYNC = (

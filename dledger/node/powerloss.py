@@ -58,9 +58,11 @@ class Verdict(Enum):
 
     WAIT = "wait"
     STAND = "stand"
-    """Too many voters lost power, and no log is longer than this one."""
+    """The node votes again, and stands for election: too many voters lost power, and no log is longer than
+    this one."""
     VOTE = "vote"
-    """Too many voters lost power, and another voter has the longest log."""
+    """The node votes again, but lets another voter stand: too many voters lost power, and the other has the
+    longest log."""
 
 
 def encode_end(last_term: int, last_index: int) -> str:

@@ -174,9 +174,9 @@ class Reconfiguration:
     def remove(self, node: str, since: float | None) -> int:
         """Remove a member.
 
-        The remaining voters must include a majority from which this node has heard after the time `since`. If
-        `since` is None, no majority is needed, and it does not matter whether voters were seen with a program
-        that can read the new configuration."""
+        A majority of the remaining voters must have been heard after the time `since`. If `since` is None, no
+        majority is needed, and it does not matter whether voters were seen with a program that can read the
+        new configuration."""
         return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
 
     async def check_removal(self, node: str) -> float:
@@ -368,8 +368,8 @@ class Reconfiguration:
         return member.incarnation != self._incarnation(peer)
 
     def _grow(self) -> None:
-        """Promote learners that have caught up. Replace the store of a voter that came back with a new store
-        under the same id."""
+        """Promote learners that have caught up. If a voter came back with a new store under its id, replace
+        its old store in the configuration."""
         if not self._leadership.serving or self._members.pending(self._replicator.commit_index):
             return
         current = self._members.current

@@ -34,10 +34,10 @@ PAUSE_S = 0.5
 ENTRIES = 1024
 """Largest number of entries in one request."""
 UNSENT = 64 * 1024
-"""While more than this many answer bytes wait on the connection to a peer, the peer gets no further answer to
-its repair requests. Then an answer is still among these bytes, because nothing else on the connection is
-large. Without this limit peers with older programs would get several copies, because they repeat a request
-before they have the answer."""
+"""Limit, in bytes, of what waits on the connection to a peer. Above it the next answer to a repair request of
+the peer has to wait. An earlier answer is then among the waiting bytes, because nothing else on the
+connection is large. Peers with older programs repeat a request before they have the answer, and without this
+limit would get the answer several times."""
 UNSENT_POLL_S = 0.1
 """Interval, in seconds, at which an answer that has to wait is tried again."""
 SINCE_VERSION = 2

@@ -31,7 +31,8 @@ class Trust:
     def __init__(
         self, context: NodeContext, membership: MemberEffects, on_trusted: Callable[[], None]
     ) -> None:
-        """`on_trusted` is called when there may be a marker to remove from the disk."""
+        """`on_trusted` is called when the store is trusted, because there may be a marker to remove from the
+        disk."""
         config = context.config
         self.reasons: list[str] = []
         """Why this node does not vote, or does not belong to the group, for /health."""

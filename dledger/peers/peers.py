@@ -70,38 +70,38 @@ class PeerEvents(Protocol):
     """Questions and events of `Peers` about its connections; implemented by `dledger.node.inbox.Inbox`."""
 
     def my_hello(self) -> Hello:
-        """The hello to send now."""
+        """Return the hello to send now."""
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
         """Ids of the nodes that may connect, given the hello of the one that asks."""
 
     def addresses(self) -> Mapping[str, str]:
-        """Peer ports of the members, by id."""
+        """Return the peer ports of the members, by id."""
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
         """Another address than the recorded one at which a peer may be, and the only store that may answer
         there."""
 
     def on_hello(self, hello: Hello) -> None:
-        """A peer introduced itself, on a connection of either direction."""
+        """Note that a peer introduced itself, on a connection of either direction."""
 
     def on_peer_up(self, peer: str) -> None:
-        """The dialled connection to a peer is ready for requests."""
+        """Note that the connection which this node made to a peer is ready for requests."""
 
     def on_peer_down(self, peer: str) -> None:
-        """The dialled connection to a peer is gone."""
+        """Note that the connection which this node made to a peer is gone."""
 
     def on_refused(self, peer: str) -> None:
-        """No process listens at the peer's address."""
+        """Note that no process listens at the peer's address."""
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """A message from a peer."""
+        """Handle a message from a peer."""
 
     def on_read(self) -> None:
         """All messages that arrived together from a peer have been given to `on_message`."""
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        """A request of the DLedger client protocol."""
+        """Handle a request of the DLedger client protocol."""
 
 
 class Peers:

@@ -304,7 +304,7 @@ class Replicator:
                     self._peers.send(self.follower.leader, effect.response)
 
     def installed(self, leader: str, index: int) -> None:
-        """A snapshot of this leader at `index` replaced the log."""
+        """Note that a snapshot of this leader at `index` replaced the log."""
         self.known_committed(index)
         if self.follower is not None and self.follower.leader == leader:
             self.follower.installed(index)

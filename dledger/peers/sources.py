@@ -46,7 +46,7 @@ class Connections(Protocol):
     """The node's connections, as this module uses them."""
 
     def addresses(self) -> Mapping[str, str]:
-        """Peer ports of the members, by id."""
+        """Return the peer ports of the members, by id."""
 
     def admit(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
         """Continue with the hello: its address belongs to a member."""

@@ -93,7 +93,7 @@ _DECODERS = {
 }
 _ENCODE = msgspec.msgpack.Encoder().encode
 _PAIR = 0x92
-"""Byte that msgpack writes for an array of two."""
+"""First byte that msgpack writes for an array of two items."""
 _MAX_NUMBER = 0x7F
 """Highest number of a frame that msgpack writes as one byte."""
 COMPRESS_ABOVE = 4096

@@ -40,7 +40,7 @@ class Env:
     `Env`.
 
     `pid` identifies this process, and `boot_id` this start of the machine. If `boot_id` has changed, the
-    machine was restarted, perhaps after a loss of power; otherwise only the process was.
+    machine was restarted, perhaps after a loss of power; if it has not, only the process was restarted.
     """
 
     files: Files

@@ -48,7 +48,7 @@ class LiveSettings(Generic[C]):
 
     async def update(self, properties: Iterable[Property]) -> dict[str, str]:
         """Change these settings, and return those that differ from before. Raises ConfigError, which says why
-        nothing was changed. There must be one call at a time."""
+        nothing was changed. Only one call may run at a time."""
         config, changes = self.schema.change(self.now, properties)
         if not changes:
             return changes

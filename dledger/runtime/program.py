@@ -147,15 +147,14 @@ class LoopErrors:
 
 
 def settle() -> None:
-    """Call when the program has started: the garbage collector does not examine the objects made so far
-    again."""
+    """Exclude the objects made so far from garbage collection. To be called when the program has started."""
     gc.freeze()
 
 
 @contextmanager
 def waits_for_cores(pauses: Pauses) -> Iterator[None]:
     """A context manager that lets `pauses` report how long this thread, which runs the event loop, waited for
-    a core. It does nothing if the system (only Linux does) does not measure it."""
+    a core. It does nothing on systems other than Linux, which do not measure it."""
     try:
         statistics = open(THREAD_STATISTICS, "rb", buffering=0)  # noqa: SIM115  # one descriptor, read often
     except OSError:

@@ -13,7 +13,7 @@ from dledger.runtime.files import Buffer, DiskUsage, File, Files, FileStamp
 
 
 class Pace:
-    """Limits the bytes a second that all files of one scanner together may read; 0 means no limit. For one
+    """Limits how many bytes a second all files of one scanner together read; 0 means no limit. For one
     thread."""
 
     def __init__(self, bytes_per_s: int) -> None:

@@ -62,7 +62,7 @@ def files_for(path: str, plain: Files | None = None, *, writable: bool = False) 
 
 def check_driver(url: str) -> None:
     """Check that the driver that the URL needs is installed. Raises OSError if it is not. The driver is
-    loaded but does not connect, which `files_for` may do."""
+    loaded but does not connect. (`files_for` may connect.)"""
     scheme = _scheme(url)
     with _as_missing(url):
         _fsspec(url).get_filesystem_class(scheme)

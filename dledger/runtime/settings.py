@@ -27,8 +27,8 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 SECRET = "***"
 """Text that is shown in place of a secret."""
 NEAR_UNKNOWN = 0.85
-"""Similarity for programs in which unknown names only cause a warning: if an unknown name is at least this
-similar to a known one, it is an error."""
+"""For programs in which an unknown name only causes a warning: an unknown name that is at least this similar
+to a known one is an error even there."""
 NEAR_HINT = 0.7
 """A known name that is at least this similar is shown as a hint."""
 COMMENT = " (write a comment on its own line, beginning with #)"
@@ -61,8 +61,8 @@ class Property(NamedTuple):
 
 
 PER_UNIT = {"ms": 1000, "percent": 100}
-"""Maps the unit of a property to a factor. The field has seconds, or a share of 1; the property has this many
-times as much."""
+"""Maps the unit of a property to a factor. The value of the property is the value of its field (seconds, or a
+share of 1) times this factor."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,8 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[
 
 
 def _located(message: str, given: Mapping[str, Property]) -> str:
-    """Put before a check's message the place of the first property that it names and that was given."""
+    """Return a check's message. The place of the first property in it that was given is put before the
+    message."""
     for word in _WORD.findall(message):
         if word in given:
             return f"{given[word].where}: {message}" if given[word].where else message
@@ -437,7 +438,7 @@ def directory(text: str) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """Split a text at each `;`, and remove blanks around the parts and empty parts."""
+    """Split a text at each `;`. Blanks around the parts, and empty parts, are removed."""
     return [part for part in (piece.strip() for piece in text.split(";")) if part]
 
 

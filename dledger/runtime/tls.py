@@ -23,7 +23,7 @@ TlsError = ssl.SSLError
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files for TLS between peers. The first three are all given, or none is."""
+    """PEM files for TLS between peers. Either the first three are given, or none of them is."""
 
     certificate: Annotated[str, Setting("tls.peer.certPath")] = ""
     """PEM file with this node's certificate (and intermediate certificates) for TLS between the peers. If it
