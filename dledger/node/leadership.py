@@ -229,7 +229,7 @@ class Leadership:
         self, target: str | None = None, timeout_s: float = 2.0, *, commanded: bool = False
     ) -> bool:
         """Hand leadership to `target`, or without `target` to the most advanced connected voter. Returns True
-        if another node took it over. `commanded` says that an operator asked for it.
+        if this leadership has ended. `commanded` says that an operator asked for it.
 
         The leader stops serving, waits until the target holds everything, and asks it to stand for election
         (Raft dissertation 3.10). It serves again if that does not work in time, or if the target disconnects.

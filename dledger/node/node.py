@@ -249,7 +249,7 @@ class Node:
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Prepare the end of the process: do not stand for election any more, and try to hand leadership over
-        to one voter after another. Returns True if another node took it over.
+        to one voter after another. Returns True if this node's leadership has ended.
 
         The node still answers and votes until it is cancelled."""
         self.health.leave()

@@ -18,7 +18,7 @@ class UserInfo(Body):
 
 
 class PolicyEntryInfo(Body):
-    """Decisions about one resource in a policy."""
+    """One entry of a policy: the decision about one resource."""
 
     resource: str | None = None
     actions: list[str] | None = None
