@@ -1,9 +1,9 @@
 """A Raft-replicated message log service that speaks Apache RocketMQ's remoting protocol.
 
-    from dledger import Message, Producer
+from dledger import Message, Producer
 
-    with Producer("orders-service", "127.0.0.1:9876") as producer:
-        producer.send(Message("orders", b"order 17"))
+with Producer("orders-service", "127.0.0.1:9876") as producer:
+    producer.send(Message("orders", b"order 17"))
 
 The names below are the public ones: clients for every RocketMQ-compatible broker (`dledger.client`). They are
 imported when they are first used, so that `import dledger` costs nothing and a client never loads what only a
@@ -18,10 +18,10 @@ The parts, each a package:
 * `chaos`, `bench`         tests with faults, and measurements
 * `commands`, `local`      the command line, and groups of processes on one machine
 
-How a message goes through the log: `dledger.log.appender` seals entries. `dledger.node.leadership` hands the
-batch to `dledger.log.store` (a worker writes and syncs it) and to `dledger.replication.leader` (which pushes
-it to the followers). Their acknowledgements move the commit index; then `dledger.host.Host` applies the
-entries.
+How a message goes through the log: `dledger.log.appender` gives entries their index, position and checksums.
+`dledger.node.leadership` hands the batch to `dledger.log.store` (a worker writes and syncs it) and to
+`dledger.replication.leader` (which pushes it to the followers). Their acknowledgements move the commit index;
+then `dledger.host.Host` applies the entries.
 """
 
 from importlib import import_module

@@ -295,7 +295,7 @@ class NodeSettings:
     )
     """Rest between two passes of the scrub."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
-    """How long entries are kept; for ever unless one of these is set."""
+    """How long entries are kept. They are kept for ever unless one of these settings is given."""
 
     # The process.
     checkpoint_interval_s: Annotated[float, Setting("checkpointIntervalMs", 10, 600000, "ms")] = 1.0

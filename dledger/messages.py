@@ -51,7 +51,8 @@ class VoteResult(IntEnum):
 
 
 class Code(IntEnum):
-    """Outcome of heartbeats, pushes and client requests (DLedgerResponseCode; the numbers are ours)."""
+    """Outcome of heartbeats, pushes and client requests. The names are those of DLedgerResponseCode, the
+    numbers are this project's own."""
 
     SUCCESS = 0
     EXPIRED_TERM = 1

@@ -23,7 +23,8 @@ from dledger.protocol import PROTOCOL_MIN
 KIND_SINCE: Mapping[int, int] = MappingProxyType(
     {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}
 )
-"""Protocol version in which each kind of entry was added. A kind that is missing here is never written."""
+"""Protocol version in which each kind of entry was added. A kind that is missing in this dict is never
+written."""
 
 STATE_MIN = 1
 """Version of the operations that every program reads."""

@@ -1,6 +1,6 @@
 """The methods of the asynchronous client for programs without an event loop; each waits for the result.
 
-Each method refers to the asynchronous one, and has its name, arguments and types.
+Each blocking method is made from an asynchronous one, and has its name, arguments and types.
 """
 
 from __future__ import annotations

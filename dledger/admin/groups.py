@@ -1,4 +1,5 @@
-"""Consumer groups and producers: create, change and delete groups; list connected clients and their state."""
+"""Consumer groups and producers: creates, changes and deletes groups; lists connected clients and their
+state."""
 
 from __future__ import annotations
 

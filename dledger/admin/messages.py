@@ -1,4 +1,5 @@
-"""Messages: find them by id, key, offset and time, read them in bulk, track them, give one to a consumer."""
+"""Messages: finds them by id, key, offset and time, reads many of them, finds out which groups have consumed
+one, and passes one to a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topics: create, change, delete and list them; their routes, and the bounds of their queues."""
+"""Topics: creates, changes, deletes and lists them; reads their routes, and the lowest and highest offsets of
+their queues."""
 
 from __future__ import annotations
 

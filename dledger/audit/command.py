@@ -21,7 +21,7 @@ from dledger.runtime.processes import ProcessWorkers, cores
 
 
 async def main(env: Env, arguments: Options, processes: ProcessWorkers | None = None) -> Report:
-    """Run the audit; shows progress on standard error if that is a terminal."""
+    """Run the audit. Show progress on standard error if that is a terminal."""
     loop = asyncio.get_running_loop()
     began = loop.time()
 
@@ -46,7 +46,7 @@ async def main(env: Env, arguments: Options, processes: ProcessWorkers | None = 
 
 
 def run(arguments: Options) -> int:
-    """Run `dledger audit verify` or `compare`; returns the exit code of the process."""
+    """Run `dledger audit verify` or `compare`, and return the exit code of the process."""
     env = production_env("audit")
     jobs = arguments.jobs or cores()
     processes = ProcessWorkers(jobs) if jobs > 1 else None

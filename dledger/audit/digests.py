@@ -1,14 +1,16 @@
-"""Additive digest of a block of entries: count and XOR of two 64-bit mixes.
+"""Additive digest of a block of entries: the number of entries, and the XOR of two 64-bit mixes of each. A
+mix is a hash over the fields of one entry.
 
-Entries of a block may be read in any order, in several segments and tasks: digests are merged by adding the
-counts and by XOR of the mixes. The mix covers what must be equal on all replicas: index, term, size, channel
-and the CRC *computed* from the body; a stored CRC is a claim, not evidence. The mix is not linear
-(multiplications and shifts, as in SplitMix64), so that exchanged bodies do not cancel out as they would in a
-sum or a CRC.
+Entries of a block may be read in any order, in several segments and tasks, because digests are merged by
+adding the counts and by XOR of the mixes.
 
-**What it can miss.** Two different blocks have equal digests by chance once in 2^128; two different bodies of
+The mix covers what must be equal on all replicas: index, term, size, channel and the CRC *computed* from the
+body; a stored CRC is a claim, not evidence. The mix is not linear (multiplications and shifts, as in
+SplitMix64), so that exchanged bodies do not cancel out as they would in a sum or a CRC.
+
+**What it can miss.** Two different blocks have equal digests by chance once in 2^128. Two different bodies of
 one size have an equal CRC-32 once in 2^32, and never if they differ only within 32 consecutive bits. A digest
-is no defence against deliberately forged entries: neither the CRC nor the mix is secret.
+is no defence against deliberately forged entries, because neither the CRC nor the mix is secret.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ EXIT_CODES = {
     Severity.CRITICAL: 3,
     Severity.UNKNOWN: 4,
 }
-"""Exit code of the process for an audit whose worst finding has this severity."""
+"""Maps the severity of an audit's worst finding to the exit code of the process."""
 
 VERDICTS = {
     Severity.INFO: "clean",

@@ -85,7 +85,7 @@ def number(value: float) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes with a binary unit."""
+    """Text for a number of bytes, with a binary unit such as MiB."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
@@ -99,7 +99,8 @@ def level(severity: Severity) -> str:
 
 
 def pill(severity: Severity) -> Markup:
-    """A severity in its colour, with an icon, so that it is recognizable without colours."""
+    """HTML that shows a severity in its colour, with an icon, so that it can be recognized without
+    colours."""
     return Markup(f'<span class="pill {level(severity)}">{ICONS[severity]} {severity.name.lower()}</span>')
 
 

@@ -36,7 +36,8 @@ from dledger.runtime.remote_files import files_for
 
 
 class SegmentReader(Protocol):
-    """Reads segments where they are stored. Damage and unreadable data are rows, never an OSError."""
+    """Reads segments where they are stored. It reports damage and unreadable data as rows, and never raises
+    OSError."""
 
     def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
         """Yield all rows of one segment (`audit.scan.scan_segment`)."""
@@ -233,6 +234,6 @@ def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) ->
 
 
 def overlap(task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The index ranges for which the segment may hold entries."""
+    """Return those of the index ranges for which the segment may hold entries."""
     after = task.next_first
     return [span for span in ranges if span[1] >= task.first_index and (after is None or span[0] < after)]

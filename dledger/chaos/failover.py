@@ -122,7 +122,7 @@ class Helper:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            start_new_session=True,  # Ctrl-C is for us: we end it
+            start_new_session=True,  # Ctrl-C must not reach the helper: this process ends it
         )
 
     def __enter__(self) -> Helper:
@@ -220,7 +220,7 @@ class Measurement:
                     self._load_acked += checked["acked"]
                     self._load_lost += checked["lost"]
                     self._load_resent += checked["resent"]
-                    # Of what failed nobody knows whether it is stored.
+                    # A send that failed may be stored or not.
                     self._load_twice += max(0, checked["stored"] - checked["acked"] - checked["failed"])
                 self._acked += counts["acked"]
                 self._places += counts["places"]

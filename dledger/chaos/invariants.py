@@ -357,7 +357,8 @@ class Cluster:
             raise InvariantViolated(
                 f"{store}, leader of term {term}, commits entry {index} by counting: {entry}"
             )
-        # Nothing is committed, and so nothing acknowledged, before it is durable on a majority.
+        # Nothing is committed before it is durable on a majority. So nothing is acknowledged before that
+        # either.
         self.count("committed is durable on a quorum")
         if durable * 2 <= voters:
             raise InvariantViolated(

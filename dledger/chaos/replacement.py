@@ -86,7 +86,7 @@ class Replacements:
         """Run all three replacements."""
         spec = ClusterSpec(base_port=self._base_port, segment_size=16 * MIB)
         group = LocalCluster.create(self._directory, spec)
-        # The fourth node's files lie beside the others'; those know of it only when it is added.
+        # The fourth node has its files beside those of the others, which learn of it only when it is added.
         wider = LocalCluster(
             self._directory, ClusterSpec(nodes=4, base_port=self._base_port, segment_size=16 * MIB)
         )

@@ -12,7 +12,7 @@ from dledger.formats.store_files import DATA_DIR, parse_segment_name
 
 
 class RawEntry(NamedTuple):
-    """One entry with its bytes in the file."""
+    """One entry of a log, with its bytes in the file."""
 
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
     data: bytes

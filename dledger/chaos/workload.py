@@ -83,7 +83,7 @@ class Load:
 
     async def run(self) -> None:
         """Send until `stop`."""
-        options = ProducerOptions(compress_over=0)  # bodies count as bytes in the log
+        options = ProducerOptions(compress_over=0)  # bodies have their full size in the log
         async with AsyncProducer("PG_load", self._namesrv, options) as producer:
             queues = await producer.queues(self._topic)
             async with asyncio.TaskGroup() as group:

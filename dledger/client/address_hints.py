@@ -21,7 +21,7 @@ PEER_HELLO = b"\x00\x00\x00\x0d\x00\x0b\x92\x00\x81\xa6client\xc3"
 
 
 async def identify(remoting: RemotingClient, address: str) -> str | None:
-    """Describe the server at an address where no NameServer answers; None when it is not recognised."""
+    """Describe the server at an address where no NameServer answers; None if it is not recognised."""
     try:
         answer = await remoting.invoke(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_TIMEOUT_S

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LEADER_ID = 0
-"""Broker id of the leader in routes (MixAll.MASTER_ID)."""
+"""Broker id of the leader in routes (RocketMQ's MixAll.MASTER_ID)."""
 LEADER_HINT = "leaderAddr"
-"""Header field of an answer with code 14: the leader's address as the answering broker knows it."""
+"""Header field of an answer with code 14 SERVICE_NOT_AVAILABLE. It holds the leader's address as the
+answering broker knows it."""
 
 
 class BrokerGroup:
@@ -26,11 +27,11 @@ class BrokerGroup:
 
     @property
     def registered_leader(self) -> str | None:
-        """The leader's address according to the NameServers, None when they know none."""
+        """The leader's address according to the NameServers; None if they know no leader."""
         return self.addresses.get(LEADER_ID)
 
     def registered(self, addresses: Mapping[int, str]) -> bool:
-        """Store the addresses that a NameServer returned; True when that changed the leader."""
+        """Store the addresses that a NameServer returned. Returns True if that changed the leader."""
         before, old = self.registered_leader, self.leader
         self.addresses = dict(sorted(addresses.items()))
         now = self.registered_leader
@@ -39,7 +40,8 @@ class BrokerGroup:
         return self.leader != old and self.leader is not None
 
     def accepted(self, address: str) -> bool:
-        """Note that the broker at this address took a write, so it is the leader. True when that is new."""
+        """Note that the broker at this address took a write, so it is the leader. Returns True if it was not
+        known as the leader."""
         news = self.leader != address
         self.leader = address
         return news

@@ -11,8 +11,8 @@ from dledger.runtime.log import Log
 MAX_PLACES = 256
 """Number of places whose failures are counted separately. All further places share one count."""
 TOLD_EACH = 10
-"""The first failures of a place are logged one by one, up to this number; of later ones only those whose
-number is a power of two."""
+"""How many failures of a place are logged one by one. After that, only those whose number is a power of two
+are logged."""
 
 _SHORT = reprlib.Repr()  # of an object of any class, whatever its own __repr__ does
 _SHORT.maxother = 500

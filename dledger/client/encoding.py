@@ -41,7 +41,8 @@ from dledger.formats.properties import (
 )
 
 DEFAULT_TOPIC = "TBW102"
-"""A topic that is created by sending to it takes its route and number of queues from this topic."""
+"""Name of a topic from which brokers take the route and the number of queues for a new topic that is created
+because a producer sends to it."""
 RETRY_PREFIX = "%RETRY%"
 RESEND_TEXT = f"{RESEND}\x011\x02"
 

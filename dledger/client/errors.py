@@ -8,7 +8,8 @@ from dledger.remoting.commands import Response
 
 
 class ClientError(Exception):
-    """Any failure of this client. `code` is the response code of the broker, None when no broker answered."""
+    """Any failure of this client. `code` is the response code of the broker, or None if no broker
+    answered."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -20,7 +21,8 @@ class ClientClosed(ClientError):
 
 
 class InvalidMessage(ClientError, ValueError):
-    """The message was refused before it was sent: empty, too large, a bad topic name or property."""
+    """The message was refused before it was sent, because it is empty or too large, or because its topic name
+    or a property is bad."""
 
 
 class NoNameServer(ClientError):
@@ -57,7 +59,7 @@ class Overflow(ClientError):
 
 
 class LibraryMissing(ClientError):
-    """A message is intact, but reading it needs a package that is not installed here."""
+    """A message is intact, but reading it needs a package that is not installed."""
 
 
 class BrokerRefused(ClientError):

@@ -45,7 +45,8 @@ class AsyncClient:
         """Begin to work; the connections are open."""
 
     async def _finish(self, drain: bool) -> None:
-        """End in good order, while the connections are still open. `drain`: finish what is in flight."""
+        """End in good order, while the connections are still open. `drain` says whether to finish what is in
+        flight."""
 
     @property
     def _inside(self) -> bool:

@@ -45,7 +45,7 @@ class BlockingClient(Generic[C]):
         self._starting = one_at_a_time()
         self._forks = FORKS.count
         self._failure: BaseException | None = None
-        """The exception that ended the client, None when `close` ended it."""
+        """The exception that ended the client; None if `close` ended it."""
 
     def _make(self) -> C:
         raise NotImplementedError
@@ -123,7 +123,7 @@ class BlockingClient(Generic[C]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that ended the client unexpectedly, None when there was none."""
+        """The exception that ended the client unexpectedly; None if there was none."""
         return self._failure
 
     def _called_by(self, inner: C) -> bool:
@@ -134,7 +134,7 @@ class BlockingClient(Generic[C]):
         """Stop what must stop at once, without waiting for the event loop to handle the end."""
 
     async def _live(self, ready: Waiter) -> BaseException | None:
-        """Run the client from start to end. Returns the exception that ended it, None when `close` ended
+        """Run the client from start to end. Returns the exception that ended it, or None if `close` ended
         it."""
         inner = self._make()
         await inner.start()

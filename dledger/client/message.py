@@ -119,8 +119,8 @@ class Message:
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Called with the sorted queues of the topic and the message; returns one of the queues
-(MessageQueueSelector). It runs on the client's loop and must be short. Failover does not change its
+"""A function that is called with the sorted queues of the topic and the message, and returns one of the
+queues (MessageQueueSelector). It runs on the client's loop and must be short. Failover does not change its
 choice."""
 QueueChoice = MessageQueue | QueueSelector
 """A queue, or the function that chooses it."""
@@ -157,17 +157,17 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> str | None:
-        """The tag, None without one."""
+        """The tag of the message; None if it has none."""
         return self.properties.get(TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """The keys, empty without any."""
+        """The keys of the message; empty if it has none."""
         return self.properties.get(KEYS, "").split()
 
     @property
     def unique_key(self) -> str | None:
-        """The sender's unique id, None when it gave none."""
+        """The sender's unique id; None if the sender gave none."""
         return self.properties.get(UNIQ_KEY)
 
 

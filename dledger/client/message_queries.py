@@ -1,4 +1,4 @@
-"""Finds messages by key. Each broker group that has the topic is asked (12 QUERY_MESSAGE)."""
+"""Finds messages by key. Each broker group that has the topic is asked (request 12 QUERY_MESSAGE)."""
 
 from __future__ import annotations
 

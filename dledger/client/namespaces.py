@@ -13,8 +13,8 @@ SYSTEM = frozenset(
 )  # fmt: skip
 """Topics that belong to no namespace (TopicValidator)."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Suffix of the topics `<cluster>_REPLY_TOPIC`, which belong to no namespace. Brokers hand messages to these
-topics to the client that asked."""
+"""Suffix of the topics `<cluster>_REPLY_TOPIC`, which belong to no namespace. A message to such a topic is a
+reply, and the broker passes it to the client that waits for it."""
 SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 """Prefixes of further topics and groups that belong to no namespace."""
 

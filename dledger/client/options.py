@@ -35,28 +35,31 @@ class ClientOptions:
     """The settings that producers and consumers share."""
 
     client_ip: str = "127.0.0.1"
-    """Our IPv4 address in the client id and in the unique ids of messages; tools display it."""
+    """IPv4 address of this client, which is part of the client id and of the unique ids of messages. Tools
+    display it."""
     instance_name: str | None = None
     """Second part of the client id `ip@name`; by default the process id and a random number. Consumers of a
     group need different ids. A broadcasting consumer finds its offsets again only under the same name."""
     route_poll_s: float = 30.0
-    """Interval at which routes are polled (pollNameServerInterval); after a failure it happens at once."""
+    """Interval at which routes are polled (pollNameServerInterval). After a failure they are polled at
+    once."""
     heartbeat_s: float = 30.0
     """Interval of heartbeats to the brokers (heartbeatBrokerInterval); after a leader change one is sent at
     once."""
     namesrv_timeout_s: float = 1.0
     """How long one NameServer may take to answer before the next one is asked."""
     request_timeout_s: float = 3.0
-    """Time-out of one attempt of a request other than a send or a pull: offsets, heartbeats, topics."""
+    """Time-out of one attempt of a request other than a send or a pull, for example about offsets or
+    topics."""
     failover_timeout_s: float = 10.0
-    """How long such a request looks for a leader before it fails with NoBroker."""
+    """How long a request other than a send or a pull looks for a leader before it fails with NoBroker."""
     search_first_s: float = 0.005
-    """First pause between two rounds of looking for a leader; doubles from round to round."""
+    """First pause between two rounds of looking for a leader. It doubles from round to round."""
     search_longest_s: float = 0.025
-    """Longest pause between two rounds."""
+    """Longest pause between two rounds of looking for a leader."""
     probe_timeout_s: float = 0.5
-    """How long an address may take to answer while a leader is looked for (brokers may hold a request for 0.2
-    s)."""
+    """How long an address may take to answer while a leader is looked for, or to answer a heartbeat (brokers
+    may hold a request for 0.2 s)."""
     redirect: bool = True
     """Whether brokers that do not lead answer with the leader's address, which the client then uses. With
     False they forward requests to the leader, as they do for other clients. That costs one more hop, and is
@@ -65,8 +68,8 @@ class ClientOptions:
     """Name of an instance that is put before our topics and groups at the brokers: `namespace%topic`. The
     application sees names without it, except in `MessageQueue`, which names a topic as brokers do."""
     trace: bool = False
-    """Message trace (enableMsgTrace): which client sent and which consumed each message is recorded in
-    `trace_topic`."""
+    """Whether to record in `trace_topic` which client sent and which client consumed each message (message
+    trace, enableMsgTrace)."""
     trace_topic: str = TRACE_TOPIC
     """Topic that trace records are sent to (customizedTraceTopic)."""
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)

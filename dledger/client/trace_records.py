@@ -1,7 +1,7 @@
 """The records of message trace as RocketMQ writes and reads them (TraceDataEncoder). Pure.
 
-Fields are separated by \\x01 and records end with \\x02. A missing text is written as `null`, as Java does:
-readers in Java lose empty fields at the end of a record.
+Fields are separated by \\x01 and records end with \\x02. A missing text is written as `null`, as in Java,
+because readers in Java lose empty fields at the end of a record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pub:
 
 @dataclass(frozen=True, slots=True)
 class SubBefore:
-    """A listener is about to be called with a message. `request_id` identifies the call."""
+    """The record that a listener is about to be called with a message. `request_id` identifies the call."""
 
     time_ms: int
     region_id: str
@@ -70,7 +70,7 @@ class SubBefore:
 
 @dataclass(frozen=True, slots=True)
 class SubAfter:
-    """The listener has returned. `code` is the number of a ConsumeReturnType."""
+    """The record that a listener has returned. `code` is the number of a ConsumeReturnType."""
 
     time_ms: int
     group: str

@@ -19,7 +19,8 @@ from dledger.versions import Versions
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The objects of a node that exist before its parts. Parts read them, and act through their methods."""
+    """The objects of a node that are made before its parts. The parts use them, and change them only through
+    their methods."""
 
     env: Env
     config: NodeConfig

@@ -1,15 +1,15 @@
 """Configurations of a group and the steps between them (safety.md S18, S19; decision 0005). Pure.
 
-A configuration names every member by id, with the address it listens on, the *incarnation* of its store, and
-its role. Only voters count; a learner receives the log. Two configurations that follow one another differ in
-the identity of at most one voter. Then any majority of the one shares a node with any majority of the other,
-and no two leaders can be elected or commit independently (Raft dissertation 4.1). `single_step` is that rule.
-Every function that makes a new configuration obeys it, and the leader checks it once more before it appends.
+A configuration names every member by id, with its address, the *incarnation* (identity) of its store, and its
+role. Only voters count; a learner receives the log. Two configurations that follow one another differ in at
+most one voter. Then any majority of the first shares a node with any majority of the second. So no two
+leaders can be elected or commit independently (Raft dissertation 4.1). `single_step` is that rule. Every
+function that makes a new configuration obeys it, and the leader checks it once more before it appends.
 
 A voter is the pair (id, incarnation). Replacing a dead voter by an empty store under the same id therefore
 takes *two* steps: the id becomes a learner (the old incarnation leaves the voters), and is promoted with the
-new incarnation when it has caught up. If it were one step and the old disk came back, {a, b, c1} and {a, b,
-c2} would have the majorities {b, c1} and {a, c2}, which share no node.
+new incarnation when it has caught up. Suppose that it were one step and that the old disk came back. Then {a,
+b, c1} and {a, b, c2} would have the majorities {b, c1} and {a, c2}, which share no node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ID = 32
 
 
 class ConfigurationRefused(ValueError):
-    """A change that is not possible; the text says why and what to do."""
+    """The change is not possible. The text says why, and what to do."""
 
 
 class MemberRole(Enum):
@@ -42,20 +42,22 @@ class MemberRole(Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """One member as the log records it."""
+    """One member, as a configuration entry of the log records it."""
 
     incarnation: str
-    """Incarnation of its store. "" for a learner: the store may be any, as a learner does not count."""
+    """Incarnation of the member's store. It is "" for a learner, which may have any store because it does not
+    count."""
     address: str = ""
     """host:port of the member's peer port; "" means the address in dLegerPeers."""
     role: MemberRole = MemberRole.VOTER
     stays: bool = False
-    """A learner that is not promoted automatically."""
+    """Whether a learner stays one: it is not promoted automatically."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """The members of the group. Immutable; the methods return the next one or raise ConfigurationRefused."""
+    """The members of the group. Immutable: the methods return a changed copy, or raise
+    ConfigurationRefused."""
 
     members: Mapping[str, Member] = field(default_factory=dict)
     preferred: tuple[str, ...] | None = None
@@ -74,7 +76,8 @@ class Configuration:
 
     @property
     def recorded(self) -> bool:
-        """Whether it was written as version 2 (with every address); then all members can read version 2."""
+        """Whether the configuration was written as version 2, in which every member has an address. Then all
+        members can read version 2."""
         return all(member.address for member in self.members.values())
 
     def names(self, node: str, incarnation: str) -> bool:
@@ -88,7 +91,7 @@ class Configuration:
         return sha256(encode_configuration(self)).hexdigest()[:16]
 
     def with_learner(self, node: str, address: str, *, stays: bool) -> Configuration:
-        """Add a new member, which receives the log and does not vote."""
+        """Add a new member as a learner, which receives the log and does not vote."""
         check_node(node, address)
         if node in self.members:
             raise ConfigurationRefused(f"{node} is already a member: remove it first")
@@ -100,7 +103,7 @@ class Configuration:
         return self._with(node, Member("", address, MemberRole.LEARNER, stays))
 
     def with_voter(self, node: str, incarnation: str) -> Configuration:
-        """Promote a learner to a voter with this incarnation."""
+        """Turn a learner into a voter. Only its store with this incarnation counts."""
         member = self.members.get(node)
         if member is None:
             raise ConfigurationRefused(f"{node} is not a member: add it first")
@@ -113,7 +116,7 @@ class Configuration:
         return self._with(node, Member(incarnation, member.address))
 
     def demoted(self, node: str) -> Configuration:
-        """Turn a voter whose store is lost into a learner: the first step of its replacement."""
+        """Turn a voter whose store is lost into a learner. This is the first step of its replacement."""
         member = self.members.get(node)
         if member is None or member.role is not MemberRole.VOTER:
             raise ConfigurationRefused(f"{node} is not a voter")
@@ -147,7 +150,7 @@ class Configuration:
         )
 
     def addressed(self, addresses: Mapping[str, str]) -> Configuration:
-        """Fill in addresses where the configuration (of version 1) has none."""
+        """Add addresses where the configuration has none because it has version 1."""
         return replace(
             self,
             members={
@@ -168,20 +171,21 @@ class Configuration:
 
 
 def founding(members: Mapping[str, str]) -> Configuration:
-    """The configuration that a group was formed with: id -> incarnation, all voters."""
+    """Return the configuration with which a group was formed. All its members are voters; `members` maps ids
+    to incarnations."""
     return Configuration({node: Member(incarnation) for node, incarnation in members.items()})
 
 
 def single_step(before: Configuration, after: Configuration) -> bool:
-    """Whether at most one voter, as (id, incarnation), joins or leaves: then majorities of both always share
-    a node."""
+    """Whether at most one voter, as the pair (id, incarnation), joins or leaves. If so, every majority of one
+    configuration shares a node with every majority of the other."""
     old = {(node, before.members[node].incarnation) for node in before.voters}
     new = {(node, after.members[node].incarnation) for node in after.voters}
     return len(old ^ new) <= 1
 
 
 def check_node(node: str, address: str) -> None:
-    """ConfigurationRefused for an id or address that dLegerPeers could not hold."""
+    """Raise ConfigurationRefused for an id or address that dLegerPeers could not contain."""
     if not (node[:1].isalpha() and node[1:].isdigit() and node.isascii() and len(node) <= MAX_ID):
         raise ConfigurationRefused(f"{node[:MAX_ID]!r}: a node id is one letter with digits, such as n0")
     try:
@@ -215,9 +219,9 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(body: bytes | memoryview) -> Configuration | None:
-    """Inverse of `encode_configuration`, also for version 1 ({"members": {id: incarnation}}).
+    """Decode what `encode_configuration` encodes, and also version 1 ({"members": {id: incarnation}}).
 
-    None when the body is neither version: a node that cannot read a configuration cannot continue.
+    Returns None if the body has neither version. A node that cannot read a configuration cannot continue.
     """
     try:
         value = msgpack.unpackb(body, raw=False)

@@ -1,6 +1,5 @@
-"""Effects that an election returns; the shell performs them in order (`dledger.election.elector`).
-
-Effects after a `SaveHardState` may be performed only when term and vote are on disk.
+"""The effects that the elector (`dledger.election.elector`) returns. The shell, which does the I/O, performs
+them in order. Effects after a `SaveHardState` may be performed only when term and vote are on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dledger.messages import Message
 
 
 class SaveHardState(msgspec.Struct, frozen=True):
-    """Make term and vote durable before anything that follows."""
+    """Make term and vote durable before any later effect is performed."""
 
     state: HardState
 
@@ -26,7 +25,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class RoleChanged(msgspec.Struct, frozen=True):
-    """Role, term or known leader changed."""
+    """Report that role, term or known leader changed."""
 
     role: Role
     term: int
@@ -34,7 +33,8 @@ class RoleChanged(msgspec.Struct, frozen=True):
 
 
 class RoundConfirmed(msgspec.Struct, frozen=True):
-    """A quorum of voters answered this leader's heartbeats of this round or of a later one."""
+    """Report that a quorum of voters answered the heartbeats that this leader sent in this round, or in a
+    later one."""
 
     round: int
 

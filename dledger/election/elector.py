@@ -2,20 +2,20 @@
 
 Raft's election (dissertation 3.4) with pre-vote and leader stickiness (9.6), check-quorum (6.2) and the vote
 results of DLedger. One rule ensures durability: effects are in order, and those after a `SaveHardState` may
-be performed only when term and vote are on disk. Until then the shell holds back the rest and every later
-event (architecture rule 3).
+be performed only when term and vote are on disk. Until then the later effects and all later events wait in
+the shell (architecture rule 3).
 
 The states and every step between them are the table in `dledger.election.transitions`. The result of a round
 of votes is computed by `dledger.election.votes`.
 
-Heartbeats are numbered in rounds within a term. A round that a quorum of voters answered proves that this
-node was leader when the round was sent. Read points rest on that (dissertation 6.4, `dledger.node.reads`),
-and, when the group allows it, so does a lease.
+Heartbeats are numbered in rounds within a term. If a quorum of voters answers a round, this node was the
+leader when it sent the round. Read points are based on this fact (dissertation 6.4, `dledger.node.reads`). So
+are leases, if the group allows them.
 
-A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
-answers vote requests all the same. It may have been promoted by an entry that it lacks, and only a candidate
-whose configuration names it counts its vote (see dledger/context/config_log.py). Time is a float in seconds
-from the shell's monotonic clock; chance is injected.
+A LEARNER becomes a FOLLOWER when a configuration names it as a voter, and never by itself. But it answers
+vote requests, because an entry that it lacks may have promoted it. A candidate counts its vote only if the
+candidate's configuration names it (see dledger/context/config_log.py). Time is a float in seconds from the
+shell's monotonic clock; the source of random numbers is injected.
 """
 
 from __future__ import annotations
@@ -45,54 +45,58 @@ from dledger.messages import (
 from dledger.replication.quorum import quorum_index
 
 MAX_LEAP = 1 << 10
-"""By how many terms a request may raise this node's term at most: the request may come from anybody who
-reaches the peer port. For a larger step the node asks the sender itself, over a connection that it opened.
-`recover` jumps by a thousand."""
+"""The largest number of terms by which a request may raise this node's term. A request may come from anybody
+who reaches the peer port. For a larger step the node asks the sender itself, over a connection that this node
+opened. (`recover` raises a term by a thousand.)"""
 MAX_TOLD_TERM = 1 << 61
-"""No answer raises a term above this limit, and each election raises it by one only. So nobody can push a
-node to the highest number that fits, after which no election would be possible."""
+"""An answer does not raise a term above this limit; above it each election still raises the term by one. So
+nobody can push a node to the highest possible number, after which no election would be possible."""
 MAX_TERM = 1 << 62
-"""No election goes beyond this term. A store can have a higher term only from a sender outside the group."""
+"""Largest term of an election. A store can have a higher term only if a sender outside the group caused
+it."""
 NO_READ = -1
-"""Number of a ReadIndexRequest that only asks for the term; no read has this number."""
+"""Number of a ReadIndexRequest that only asks for the term; a request for a read point never has this
+number."""
 MAX_OPEN_ROUNDS = 256
-"""How many unanswered rounds keep their time of sending. Older rounds give no lease."""
+"""Largest number of unanswered rounds of heartbeats whose time of sending is kept. Rounds older than these
+give no lease."""
 
 
 class LogTip(Protocol):
-    """View of the log that an election needs. It reads the last entry itself, never a remembered number."""
+    """What an election needs to know of the log. The last entry is read from the log each time, and never
+    remembered."""
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry, -1 for an empty log."""
+        """Index of the last entry; -1 for an empty log."""
 
     @property
     def last_term(self) -> int:
-        """Term of the last entry, -1 for an empty log."""
+        """Term of the last entry; -1 for an empty log."""
 
 
 class Chance(Protocol):
     """The injected source of random numbers (`random.Random`)."""
 
     def uniform(self, a: float, b: float) -> float:
-        """A number between a and b."""
+        """Return a number between a and b."""
 
 
 @dataclass(frozen=True)
 class ElectionSettings:
-    """Times in seconds; see `NodeConfig` for what breaks if they are misused."""
+    """Times in seconds. `NodeConfig` says what breaks if they are badly chosen."""
 
     heartbeat_interval_s: float
     timeout_min_s: float
     timeout_max_s: float
     retry_min_s: float
     lease_s: float = 0.0
-    """How long a confirmed round gives a lease, in seconds from its sending; 0 switches lease reads off
-    (S17)."""
+    """Duration, in seconds, of the lease that a confirmed round of heartbeats gives, from the sending of the
+    round; 0 switches lease reads off (S17)."""
 
 
 class Elector:
-    """Election state of one node. The methods are events, and return the effects to perform."""
+    """Election state of one node. Most methods report an event, and return the effects to perform."""
 
     def __init__(
         self,
@@ -112,31 +116,31 @@ class Elector:
         self._rng = rng
         self._peers: tuple[str, ...] = ()
         self.may_stand: bool = True
-        """False while this node would be a bad leader (corrupt entries, a full or stalled disk): it votes,
-        but does not stand for election."""
+        """Whether this node would be a good leader. It would not with corrupt entries, or a full or stalled
+        disk; then it votes, but does not stand for election."""
         self.health: int = 0
-        """`Health` flags of this node, reported to the leader."""
+        """`Health` flags of this node, which it reports to the leader."""
         self.leader_id: str | None = None
         self.commanded_term: int = -1
         """The last term that, as far as this node knows, began with a hand-over on an operator's request."""
         self._leader_heard = -1e9
         self._leader_gone = False
         self._absent: str | None = None
-        """The peer whose host refused the last connection: waiting for its vote is useless."""
+        """The peer whose host refused the last connection; it is useless to wait for its vote."""
         self._results: dict[str, VoteResult] = {}
-        """Answers in the current round."""
+        """Maps a peer to its answer in the current round of votes or pre-votes."""
         self._votes: dict[str, VoteResult] = {}
-        """Answers to the request for votes in this term; empty when this candidate sent none."""
+        """Maps a peer to its answer to the request for votes in this term. Empty if this candidate sent no
+        request."""
         self._failed_rounds = 0
         self.patience_s: float = 0.0
         self._round_ends = 0.0
         """Time before which an unanswered pre-vote is not repeated."""
         self._save_s = 0.0
-        """How long the last save of term and vote took, in seconds; an estimate of what other nodes need for
-        theirs."""
+        """How long the last save of term and vote took, in seconds. The other nodes are assumed to need as
+        long for theirs."""
         self._gave_way = 0
-        """Highest term for which this node gave another candidate extra time for its save of term and
-        vote."""
+        """Highest term for which this node gave another candidate extra time to save term and vote."""
         self._round = 0
         self._confirmed = 0
         self._answered: dict[str, int] = {}
@@ -148,21 +152,20 @@ class Elector:
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
         self._ask_again: dict[str, float] = {}
-        """When each peer may next be asked for its term."""
+        """Maps a peer to the time from which it may be asked for its term again."""
         self._quorum_deadline = 0.0
         self.open(hard_state, voters, now, may_vote=may_vote)
 
     def open(self, hard_state: HardState, voters: Iterable[str], now: float, *, may_vote: bool) -> None:
-        """Begin with the content of the store, and the members as it knows them. (A shell that must answer
-        before its store is open makes an elector without content, and opens it later.)"""
+        """Begin with the content of the store, and with the members that the store names. (A shell that must
+        answer before its store is open makes an elector without content, and calls this method later.)"""
         self._voters: tuple[str, ...] = tuple(sorted(voters))
         self.may_vote: bool = may_vote
-        """False while the store cannot be trusted: the node then neither votes nor stands for election
-        (S3)."""
+        """Whether the store can be trusted. If not, the node neither votes nor stands for election (S3)."""
         self.term: int = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self._self_id in self._voters else State.LEARNER
-        # With leases a restarted voter keeps the promise that its former life may have given to a leader.
+        # With leases, a restarted voter keeps a promise that it may have given to a leader before.
         self._quiet_until = now + self._settings.timeout_min_s if self._settings.lease_s else now
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
@@ -171,7 +174,7 @@ class Elector:
 
     @property
     def role(self) -> Role:
-        """The role shown to the outside."""
+        """The role that is shown to others."""
         return ROLES[self.state]
 
     @property
@@ -192,23 +195,25 @@ class Elector:
         return self._voters
 
     def may_follow(self, term: int) -> bool:
-        """Whether elections can have led to this term. If not, the number comes from a sender outside the
-        group."""
+        """Whether elections can have led to this term. If not, a sender outside the group made it up."""
         return term <= max(self.term + MAX_LEAP, MAX_TOLD_TERM)
 
     def leaps(self, term: int) -> bool:
-        """Whether a request's term is too far ahead to be followed; its sender is asked instead
+        """Whether a request's term is too far ahead to be followed. If so, its sender is asked instead
         (`ask_term`)."""
         return term > self.term + MAX_LEAP
 
     def ask_term(self, peer: str, now: float) -> list[Effect]:
-        """Ask a peer for its term, because a request in its name has a term that is too far ahead.
+        """Ask a peer for its term, because a request that claims to be from this peer has a term too far
+        ahead.
 
-        Two nodes that refused each other's terms for ever would split the group. So no node refuses a member:
-        an answer over a connection that this node opened comes from the member itself, and is followed. The
-        request used here is one that every node answers and that changes nothing. At most one is sent per
-        peer and heartbeat interval, as there may be many forged requests. A member that this node does not
-        know yet cannot be asked, because there is no connection to it: see `step_towards`.
+        If two nodes refused each other's terms for ever, the group would be split. So no node refuses the
+        term of a member. An answer over a connection that this node opened comes from the member itself, and
+        its term is followed.
+
+        The question is a request that every node answers and that changes nothing. At most one is sent per
+        peer and heartbeat interval, because there may be many forged requests. A member that this node does
+        not know yet cannot be asked, because there is no connection to it: see `step_towards`.
         """
         if now < self._ask_again.get(peer, -1e9):
             return []
@@ -216,8 +221,8 @@ class Elector:
         return [Send(peer, ReadIndexRequest(self.term, self._self_id, NO_READ))]
 
     def step_towards(self, term: int, now: float) -> list[Effect]:
-        """Raise the term towards `term`, by no more than a request is trusted for. A leader that cannot be
-        asked repeats its message, so the rest follows in later steps."""
+        """Raise this node's term towards `term`, but at most by MAX_LEAP. If a leader cannot be asked for its
+        term, it repeats its message, so later calls raise the term further."""
         return self.higher_term(min(term, self.term + MAX_LEAP), now)
 
     def quorum(self, count: int) -> bool:
@@ -225,15 +230,18 @@ class Elector:
         return count > len(self._voters) // 2
 
     def lease_valid(self, now: float) -> bool:
-        """Whether no other leader can exist at `now`. Read the clock after the request (S17).
+        """Whether no other leader can exist at `now`. The caller must read the clock after the request has
+        arrived (S17).
 
-        Always false once a hand-over was tried in this term: its vote requests override the voters' promise.
+        Always false once a hand-over was tried in this term, because the vote requests of a hand-over
+        override the promise of the voters.
         """
         leading = self.state is State.LEADER and not self._handed_over
         return leading and now < self._lease_from + self._settings.lease_s
 
     def health_of(self, peer: str) -> int | None:
-        """`Health` flags that a peer last reported to this leader; None before the first report."""
+        """Return the `Health` flags that a peer last reported to this leader; None before the first
+        report."""
         return self._peer_health.get(peer)
 
     # Events
@@ -245,18 +253,19 @@ class Elector:
 
     def feels(self, health: int, *, may_stand: bool, patience_s: float = 0.0) -> None:
         """Set how healthy this node is (`Health` flags) and whether it would be a good leader. `patience_s`
-        is added to its time-outs: its own delays are no sign that the others are gone."""
+        is added to its time-outs, because delays that it causes itself do not mean that other nodes are
+        gone."""
         self.health = health
         self.may_stand = may_stand
         self.patience_s = patience_s
 
     def peer_feels(self, peer: str, health: int) -> None:
-        """Note the health that a peer reported to this leader; it is shown, and checked before a
+        """Note the health that a peer reported to this leader. It is shown to operators, and checked before a
         hand-over."""
         self._peer_health[peer] = health
 
     def tick(self, now: float) -> list[Effect]:
-        """Call when a deadline has passed, or may have."""
+        """Act on a deadline that has passed. May also be called earlier."""
         if self.state is State.LEADER:
             return self._tick_leader(now)
         if now < self._deadline:
@@ -267,7 +276,7 @@ class Elector:
             return self._forget_leader(now)
         if self.state is State.PRE_CANDIDATE and len(self._results) == 1 and now < self._round_ends:
             # Nobody has answered, so the links may be slow. A second round would end the rule by which the
-            # first one settles who goes on (`_give_way`): all would grant each other, and split the votes.
+            # first one decides who goes first (`_give_way`): all would grant pre-votes and split the votes.
             self._deadline = self._round_ends
             return []
         return self._start_pre_vote(now)
@@ -305,56 +314,58 @@ class Elector:
         return effects
 
     def peer_active(self, peer: str, now: float) -> None:
-        """Note that a peer answered this leader in this term: it counts for the check-quorum."""
+        """Note that a peer answered this leader in this term, which counts for the check-quorum."""
         if self.state is State.LEADER:
             self._contact[peer] = now
 
     def heard(self, peer: str, since: float) -> bool:
-        """Whether this leader heard a voter after `since`."""
+        """Whether this leader has heard a voter after `since`."""
         return self._contact.get(peer, -1e9) > since
 
     def awake(self, peer: str, now: float) -> bool:
-        """Whether this leader heard a voter within the longest time-out; then the voter's last report may
-        still be true."""
+        """Whether this leader has heard a voter within the longest election time-out. If so, the health that
+        the voter last reported may still be right."""
         return self.heard(peer, now - self._settings.timeout_max_s)
 
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
-        """The leader's host answers that no process listens there: the leader's process is gone (S17).
+        """Note that the leader's host refused a connection: no process listens there, so the leader's process
+        is gone (S17).
 
         This is only a hint. It starts a pre-vote early, which disturbs no other node, and ends stickiness.
-        With leases it is ignored, because the promise given to the leader outlives the leader's process.
+        With leases it is ignored, because the voters' promise to the leader outlives the leader's process.
         """
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
         if self._leader_gone:
-            return []  # known, and this node may stand back for another candidate since
+            return []  # known already, and this node may have given way to another candidate
         self._leader_gone = True
         self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
     def saved(self, took: float) -> None:
-        """Term and vote are on disk; while they were being saved this node could send and receive nothing.
+        """Note that term and vote are on disk; the save took `took` seconds.
 
-        The time-out begins now, and is longer by the time that the save took (at most twice the longest
-        time-out), because the others may need as long: an election takes the fsyncs of two disks.
+        While they were being saved this node could send and receive nothing, so the time-out begins now. It
+        is longer by the time that the save took (at most by twice the longest time-out). An election needs an
+        fsync on two disks, and the other nodes may need as long for theirs.
         """
         self._save_s = min(took, 2 * self._settings.timeout_max_s)
         self._deadline += took + self._save_s
 
     def higher_term(self, term: int, now: float) -> list[Effect]:
-        """Follow a higher term that a response carried."""
+        """Take over a higher term, which a response contained."""
         return self._follow(term, None, now) if term > self.term else []
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
-        """Take over a changed configuration (effective at append, S19). `peers` are all other members, also
-        learners."""
+        """Take over a changed configuration, which is in force as soon as it is appended (S19). `peers` are
+        all other members, including learners."""
         before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
         votes = self._self_id in self._voters
         if self.state is State.LEADER:
-            # A learner that became a voter was not counted as heard until now; who left is forgotten, as
+            # A learner that became a voter was not counted as heard. A node that left is forgotten, as
             # another store may come under its id.
             self._contact = {
                 peer: self._contact.get(peer, -1e9 if peer in before else now) for peer in self._voters
@@ -370,7 +381,8 @@ class Elector:
         return self._confirm()
 
     def start_round(self, now: float) -> list[Effect]:
-        """Send a round of heartbeats now; its number is `round`. Does nothing unless this node leads."""
+        """Send a round of heartbeats now. Its number is `round` afterwards. Does nothing unless this node
+        leads."""
         if self.state is not State.LEADER:
             return []
         self._next_heartbeat = now + self._settings.heartbeat_interval_s
@@ -381,7 +393,7 @@ class Elector:
         return [*(Send(peer, message) for peer in self._peers), *self._confirm()]
 
     def step_down(self, now: float, why: str = Cause.STEP_DOWN.value) -> list[Effect]:
-        """Step down without a successor. `why` is the reason for the log."""
+        """Step down without handing leadership over. `why` is the reason for the log."""
         if self.state is not State.LEADER:
             return []
         effects = self._become_follower(Cause.STEP_DOWN, None, now)
@@ -389,7 +401,8 @@ class Elector:
         return effects
 
     def hand_over(self, target: str, *, commanded: bool = False) -> list[Effect]:
-        """Ask a caught-up voter to stand for election at once. `commanded`: an operator asked for it."""
+        """Ask a voter that has caught up to stand for election at once. `commanded` says that an operator
+        asked for it."""
         if self.state is not State.LEADER or target not in self._voters or target == self._self_id:
             return []
         self._handed_over = True
@@ -476,12 +489,13 @@ class Elector:
         return []
 
     def _lost(self) -> bool:
-        """Whether the current round can no longer be won."""
+        """Whether the current round of votes can no longer be won."""
         absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
         return lost(absent | self._results, self._voters)
 
     def votes(self, peer: str) -> bool:
-        """Whether a peer votes: it answered in the last round, and not with "does not vote at all"."""
+        """Whether a peer votes, that is, it answered in the last round, and not with "does not vote at
+        all"."""
         return self._results.get(peer, VoteResult.UNKNOWN) is not VoteResult.UNKNOWN
 
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
@@ -507,11 +521,11 @@ class Elector:
         return effects
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
-        """Return a reason to refuse the request that leaves this node's term as it is; None when there is
-        none."""
-        # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
-        # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
-        # ask only voters of theirs, and count only recorded incarnations (S18).
+        """Return a reason to refuse a vote request that does not change this node's term; None if there is no
+        such reason."""
+        # A node that is a learner in its own configuration votes, too: the entry that makes it a voter may
+        # not have arrived yet, and a candidate that has it may need the vote (dissertation 4.1). Candidates
+        # ask only voters of their configuration, and count only recorded incarnations (S18).
         if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
@@ -523,23 +537,23 @@ class Elector:
             return None
         if now < self._quiet_until:
             return VoteResult.REJECT_TERM_NOT_READY
-        # A late answer to an old question of this node's may have raised its term to the candidate's: that
-        # must not end a promise that a lease counts on. (Who has voted for this candidate may again.)
+        # A late answer to an old request may have raised this node's term to the candidate's. That
+        # must not end a promise on which a lease relies. (A voter of this candidate may vote for it again.)
         promised = bool(self._settings.lease_s) and self.vote is None
         if (request.term > self.term or promised) and (self.state is State.LEADER or self._sticks(now)):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return None
 
     def _sticks(self, now: float) -> bool:
-        """Whether this voter still keeps its promise to a leader not to help another candidate (dissertation
-        9.6)."""
+        """Whether this voter must still keep its promise to a leader, and may not vote for another candidate
+        (dissertation 9.6)."""
         heard = now - self._leader_heard < self._settings.timeout_min_s
         if self._settings.lease_s:
-            return heard  # a promise that nothing ends early
+            return heard  # with leases nothing ends the promise early
         return heard and self.leader_id is not None and not self._leader_gone
 
     def _compare_logs(self, request: VoteRequest) -> VoteResult | None:
-        """Refuse a candidate whose log is not at least as up to date as the voter's (5.4.1)."""
+        """Return a refusal if the candidate's log is not at least as up to date as this voter's (5.4.1)."""
         if request.last_term < self._log.last_term:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
         if request.last_term == self._log.last_term and request.last_index < self._log.last_index:
@@ -549,15 +563,17 @@ class Elector:
         return None
 
     def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
-        """Delay this node's own candidacy a little and grant a pre-vote (None), or refuse it if this node
-        goes first, so that the vote is not split.
+        """Decide which of two nodes that stand at the same time goes first. Return None to grant the other's
+        pre-vote, and delay this node's own candidacy a little; return a refusal if this node goes first.
 
-        Two nodes that stand at the same time would win each other's pre-vote, vote for themselves and wait
-        for a time-out. So the better log goes first, then the lower id. This holds only in the first round,
-        and while this node can still win that round. A node may be unable to win although it goes first,
-        because it reaches too few voters, or stood before the others knew that their leader is gone. Such a
-        node must not keep others from winning. A slow disk must not either: extra time for its fsyncs is
-        given once per term, because a candidate that asks for the same term again did not use it.
+        Otherwise both nodes would get each other's pre-vote, vote for themselves, and wait for a time-out. So
+        the node with the better log goes first; if the logs are equal, the node with the lower id. This rule
+        holds only in the first round, and only while this node can still win that round. A node that goes
+        first may be unable to win, because it reaches too few voters, or stood before the others knew that
+        their leader is gone. It must not keep others from winning.
+
+        A node with a slow disk must not keep others from winning either. So extra time for its fsyncs is
+        given once per term: a candidate that asks again for the same term has not used it.
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
@@ -578,7 +594,7 @@ class Elector:
         if self.role is not Role.CANDIDATE or peer not in self._voters:
             return []
         if not (self.may_vote and self.may_stand):
-            return []  # it began to stand before its disk fell ill
+            return []  # it began to stand before its disk became faulty
         pre = self.state is State.PRE_CANDIDATE
         if response.asked_term == self.term + pre and response.pre == pre:
             self._results[peer] = response.result
@@ -588,12 +604,13 @@ class Elector:
         return []
 
     def _late_vote(self, peer: str, result: VoteResult, now: float) -> list[Effect]:
-        """Count an answer to an earlier vote that got no quorum in time, while this node asks for pre-votes
-        again.
+        """Count a late answer to a request for votes that got no quorum in time. Meanwhile this node asks for
+        pre-votes again.
 
-        The voter's disk is slow. Its vote is still valid: the term is the same, this node votes for no other
-        candidate in it, and this node's log loses nothing while it stands. A voter answers requests in order,
-        so its vote arrives before its pre-vote for the next term.
+        The answer is late because the voter's disk is slow. The vote is still valid. The term is the same,
+        this node votes for no other candidate in this term, and its log loses nothing while it stands for
+        election. A voter answers requests in order, so its vote arrives before its pre-vote for the next
+        term.
         """
         self._votes[peer] = result
         if arbitrate(self._votes, self._voters) is not Verdict.PASSED:
@@ -670,7 +687,7 @@ class Elector:
         return self._confirm()
 
     def _confirm(self) -> list[Effect]:
-        """Report the latest round that a quorum of the voters has answered."""
+        """Return the effect that reports the latest round that a quorum of the voters has answered."""
         if self.state is not State.LEADER:
             return []
         answered = (

@@ -1,12 +1,14 @@
-"""Identities of nodes, forming a new group, and joining a formed one (safety.md S18). Pure.
+"""Identities of nodes, forming a new group, and joining a group that exists (safety.md S18). Pure.
 
-A store draws an *incarnation* when it is made, so a wiped node comes back with another identity. The group's
-configuration maps node id to incarnation; only the named incarnation votes and counts.
+When a store is made, it chooses a random *incarnation*. So a node whose disk was wiped comes back with
+another identity. The group's configuration maps node ids to incarnations; only the named incarnation votes
+and counts.
 
-* A fresh node (no cluster yet) forms a group only when it sees all configured peers, all of them fresh. All
-  of them compute the same cluster id from the same incarnations, so it need not be announced.
-* A fresh node that meets a formed group takes over its cluster id. If the group was formed with this very
-  incarnation (this node only missed the moment) it is a member; otherwise it is a learner until the
+* A *fresh* node (one that has no cluster id yet) forms a group only if it sees all configured peers, and all
+  of them are fresh. All of them compute the same cluster id from the same incarnations, so the id need not be
+  announced.
+* A fresh node that meets a group takes over the group's cluster id. If the group was formed with this very
+  incarnation (the node only missed the moment), the node is a member. Otherwise it is a learner until the
   leader commits a configuration that names its incarnation.
 """
 
@@ -21,9 +23,10 @@ from dledger.formats.store_files import Identity
 
 _MAX_TEXT = 512
 _MAX_NAME = 128
-"""Bytes of a node id and of an incarnation at most: both must fit into the slot of a vote."""
+"""Limit, in bytes, of a node id and of an incarnation. Both must fit into the part of the file that stores a
+vote."""
 _MAX_ITEMS = 64
-"""Most members, and most entries of `meta`, in a hello."""
+"""Largest number of members, and of entries of `meta`, in a hello."""
 _MAX_NUMBER = 1 << 40
 
 
@@ -43,34 +46,36 @@ class Hello:
     node: str
     incarnation: str
     cluster: str
-    """Empty while the node is fresh."""
+    """Id of the group's log; empty while the node is fresh, that is, has joined no group yet."""
     protocol_min: int
     protocol_max: int
     segment_size: int
     sync_flush: bool
     members: Mapping[str, str] = field(default_factory=dict)
-    """The configuration the group was formed with: node id -> incarnation."""
+    """The configuration with which the group was formed. Maps a node id to an incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
     lease_ms: int = 0
-    """Milliseconds for which a voter keeps to a leader that it heard, if the group allows lease reads; else
-    0."""
+    """Time, in ms, for which a voter votes for nobody else after it has heard from a leader, if the group
+    allows lease reads; otherwise 0."""
     config_index: int = -1
-    """Index of the newest configuration entry of this node, if that entry names this node; else -1. It
-    vouches for a member that the other side, whose log is behind, does not know yet. Where the log begins at
-    a snapshot and has no configuration entry it is the snapshot's index."""
+    """Index of this node's newest configuration entry, if that entry names this node; otherwise -1.
+
+    If the log of the other side is behind, this index tells the other side that the sender may be a member
+    which it does not know yet. If the log begins at a snapshot and has no configuration entry, it is the
+    index of the snapshot."""
     config_digest: str = ""
     """Digest of the configuration's content; empty from older programs."""
     state_version: int = 1
-    """Newest version of the operations that the state machine above the log reads; 1 from older programs."""
+    """Newest version of operations that the state machine above the log can read; 1 from older programs."""
     secret: str | None = field(default="", repr=False)
     """Key with which the peer signs its requests to this process (`dledger.peers.proofs`). Only the side that
-    opened the connection sends one, otherwise it is empty. None from older programs, which sign nothing.
-    Never shown or stored."""
+    opened the connection sends a key; from the other side it is empty. None from older programs, which do not
+    sign. Never shown or stored."""
 
     def shows_newer(self, mine: Hello) -> bool:
-        """Whether the hello shows a configuration that is newer than the one in `mine`. The index alone is
-        not enough: logs begin at different snapshots, and a later snapshot gives the same configuration a
-        higher index."""
+        """Whether the hello shows a configuration that is newer than that in `mine`. Comparing the index
+        alone is not enough. Logs begin at different snapshots, and a later snapshot gives the same
+        configuration a higher index."""
         differs = not self.config_digest or self.config_digest != mine.config_digest
         return self.config_index > mine.config_index and differs
 
@@ -96,7 +101,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
 
 
 def decode_hello(value: object) -> Hello:
-    """Inverse of `encode_hello`; HelloRefused when it is malformed."""
+    """Decode what `encode_hello` encodes. Raises HelloRefused if it is malformed."""
     if not isinstance(value, dict):
         raise HelloRefused("the hello is not a map: is this the peer port of a node (dLegerPeers)?")
     try:
@@ -147,8 +152,8 @@ def _texts(items: object, name: str, check: Callable[[object, str], str] = _text
 
 
 def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int:
-    """Check whether this peer may connect. Return the protocol version to speak, or raise HelloRefused (S9,
-    S18)."""
+    """Check whether this peer may connect. Return the protocol version to use. Raises HelloRefused if the
+    peer may not connect (S9, S18)."""
     if other.group != mine.group:
         raise HelloRefused(
             f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers", "group"
@@ -189,7 +194,8 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
 
 
 def check_certificate(other: Hello, names: Sequence[str]) -> None:
-    """Raise HelloRefused unless the certificate is made out to this node: "n0", or "n0.<group>"."""
+    """Check that the certificate names this node: "n0", or "n0.<group>". Raises HelloRefused if it does
+    not."""
     wanted = (other.node, f"{other.node}.{other.group}")
     if not any(name in wanted for name in names):
         shown = ", ".join(names) or "nobody"
@@ -199,7 +205,7 @@ def check_certificate(other: Hello, names: Sequence[str]) -> None:
 
 
 def cluster_id(members: Mapping[str, str]) -> str:
-    """Id of the group formed by these incarnations; every member computes the same."""
+    """Return the id of the group that these incarnations form. Every member computes the same id."""
     text = "\n".join(f"{node} {incarnation}" for node, incarnation in sorted(members.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -210,11 +216,11 @@ def form_or_join(
     hellos: Mapping[str, Hello],
     founders: Mapping[str, Hello],
 ) -> Identity | None:
-    """Return what a fresh node becomes after the hellos seen so far; None while it must wait.
+    """Return the identity that a fresh node gets after the hellos seen so far; None while it must wait.
 
-    `hellos` holds the last hello of each peer that is connected now. `founders` holds the hellos of the
-    processes that answer at the peers' addresses. A group is formed of these only, so that if two processes
-    have the same id, all nodes count the same one.
+    `hellos` holds the last hello of each peer that is connected now. `founders` holds only hellos of the
+    processes that answer at the peers' addresses. A group is formed of the latter only. So if two processes
+    have the same id, all nodes count the same process.
     """
     if identity.cluster:
         return None

@@ -1,13 +1,15 @@
-"""When a leader hands over to a preferred one, and when it does not (dLegerPreferred...). Pure.
+"""Decides when a leader hands over to a preferred leader, and when it does not (dLegerPreferred...). Pure.
 
-Moving leadership costs a pause. A preferred node that cannot keep leadership would make it move for ever. So:
+Moving leadership causes a pause. If a preferred node could not keep leadership, it would move again and
+again. So:
 
-* A leader that is itself preferred stays, even when another node is preferred more. The order only says to
-  which node a leader that is not preferred hands over. So a group moves once, and not again up the list.
-* It waits until it has led for a while, and moves at most once in `backoff_min_s`.
-* A node that did not take over, or lost leadership within `short_lived_s` of taking it, is not tried again
-  for `backoff_min_s`, and for twice as long each time it fails again, up to `backoff_max_s`. Every node
-  counts failures from the changes of leader that it sees, so the count outlives the leader that tried.
+* A leader that is itself preferred stays, even if another node is earlier in the list. The order only says to
+  which node a leader that is not preferred hands over. So a group moves once, and not again to an earlier
+  node.
+* A leader waits until it has led for a while, and moves leadership at most once in `backoff_min_s`.
+* A node that did not take leadership over, or lost it within `short_lived_s`, is not tried again for
+  `backoff_min_s`. This time doubles with each further failure, up to `backoff_max_s`. Every node counts the
+  failures from the changes of leader that it sees, so the count remains when the leader changes.
 * An operator's decision overrides the count. A node that loses leadership because an operator moved it has
   not failed. When an operator sets the preferred leaders, all nodes forget their counts.
 """
@@ -26,13 +28,14 @@ class PreferredSettings:
     """Decides when leadership moves to a preferred leader; times in seconds."""
 
     settle_s: Annotated[float, Setting("preferredLeaderSettleMs", 0, 3_600_000, "ms")] = 2.0
-    """How long a leader leads before it moves leadership to a preferred one."""
+    """How long a leader leads before it moves leadership to a preferred leader."""
     short_lived_s: Annotated[float, Setting("preferredLeaderShortLivedMs", 0, 86_400_000, "ms")] = 30.0
-    """Leadership of a preferred node that ends earlier counts as a failure."""
+    """If leadership of a preferred node ends earlier than this, it counts as a failure."""
     backoff_min_s: Annotated[float, Setting("preferredLeaderBackoffMinMs", 1, 86_400_000, "ms")] = 10.0
-    """How long a node that failed is not tried again; the time doubles with each failure."""
+    """How long a preferred node that failed is not tried again. The time doubles with each further
+    failure."""
     backoff_max_s: Annotated[float, Setting("preferredLeaderBackoffMaxMs", 1, 86_400_000, "ms")] = 600.0
-    """Longest time for which a node that failed is not tried again."""
+    """Longest time for which a preferred node that failed is not tried again."""
 
     def __post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:
@@ -40,7 +43,7 @@ class PreferredSettings:
 
 
 class PreferredLeader:
-    """Decides when to hand over. Each node has one, also while it follows."""
+    """Decides when to hand over to a preferred leader. Each node has one object, also while it follows."""
 
     def __init__(self, settings: PreferredSettings) -> None:
         self._settings = settings
@@ -51,7 +54,8 @@ class PreferredLeader:
         self._next_move = 0.0
 
     def leader_changed(self, leader: str | None, now: float, *, commanded: bool = False) -> None:
-        """Note that this node sees another leader, or none. `commanded`: an operator asked for the change."""
+        """Note that this node sees another leader, or none. `commanded` says that an operator asked for the
+        change."""
         if leader == self._leader:
             return
         if self._leader is not None:
@@ -69,14 +73,14 @@ class PreferredLeader:
             self._failed(node, now)
 
     def forgive(self) -> None:
-        """An operator set the preferred leaders: forget all failures."""
+        """Forget all failures, because an operator has set the preferred leaders."""
         self._failures.clear()
         self._not_before.clear()
         self._next_move = 0.0
 
     def choose(self, preferred: Sequence[str], self_id: str, fit: Collection[str], now: float) -> str | None:
-        """The node to which this leader hands over now, or None. `fit`: nodes that are connected, caught up
-        and healthy."""
+        """Return the node to which this leader hands over now, or None. `fit` holds the nodes that are
+        connected, caught up and healthy."""
         if self_id in preferred or self._leader != self_id:
             return None
         if now < self._next_move or now - self._since < self._settings.settle_s:

@@ -14,19 +14,19 @@ from dledger.host import Role
 
 
 class State(Enum):
-    """Raft's roles; the two phases of a candidate are separate states."""
+    """The state of a node: Raft's roles, but a candidate has two states, one for each phase."""
 
     LEARNER = "LEARNER"
     FOLLOWER = "FOLLOWER"
     PRE_CANDIDATE = "PRE_CANDIDATE"
-    """Asks for pre-votes: its term is unchanged."""
+    """The node asks for pre-votes; its term is unchanged."""
     CANDIDATE = "CANDIDATE"
-    """Asks for votes in a term of its own."""
+    """The node asks for votes in a term of its own."""
     LEADER = "LEADER"
 
 
 class Cause(Enum):
-    """Why a node changes state; the value is the text of the diagram."""
+    """Why a node changes state. The value is the text in the diagram."""
 
     TIMEOUT = "election time-out, or the host of the leader refused the connection"
     PRE_QUORUM = "quorum of pre-votes (term + 1)"
@@ -47,12 +47,12 @@ ROLES = {
     State.CANDIDATE: Role.CANDIDATE,
     State.LEADER: Role.LEADER,
 }
-"""Role that is shown to the outside for each state (MemberState.Role)."""
+"""Maps each state to the role that is shown to others (MemberState.Role)."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One allowed step."""
+    """One step that is allowed: a state, a cause and the next state."""
 
     before: State
     cause: Cause
@@ -89,7 +89,7 @@ _ALLOWED = frozenset(TRANSITIONS)
 
 
 def check(before: State, cause: Cause, after: State) -> State:
-    """`after`, when the table has this step; else InvariantBroken."""
+    """Return `after` if the table has this step. Raises InvariantBroken if it does not."""
     if Transition(before, cause, after) not in _ALLOWED:
         raise InvariantBroken(f"no step from {before.value} to {after.value} on: {cause.value}")
     return after
@@ -103,7 +103,8 @@ def _by_ends() -> dict[tuple[State, State], list[str]]:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, without the steps that stay in their state (`table` has them)."""
+    """Return the table as a Mermaid state diagram, without the steps that stay in their state (`table` has
+    them)."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.LEARNER.value}", f"    [*] --> {State.FOLLOWER.value}"]
     for (before, after), causes in _by_ends().items():
         if before is not after:
@@ -112,7 +113,7 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     lines = ["| from | to | when |", "|---|---|---|"]
     for (before, after), causes in _by_ends().items():
         lines.append(f"| {before.value} | {after.value} | {'; '.join(causes)} |")

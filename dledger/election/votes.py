@@ -1,8 +1,10 @@
-"""The result of a round of votes (DLedgerLeaderElector's arbitration, VoteResponse.ParseResult). Pure.
+"""Computes the result of a round of votes (DLedgerLeaderElector's arbitration, VoteResponse.ParseResult).
+Pure.
 
-The rules are DLedger's, in DLedger's order, with one difference: a quorum of votes is checked first. A voter
-that has not noticed yet that its leader is gone must not undo a round that the others have decided (in
-DLedger one such answer costs six seconds). A higher term never gets here: it is taken over at once.
+The rules are DLedger's, in DLedger's order, with one difference: first of all it is checked whether there is
+a quorum of votes. So a voter that has not noticed yet that its leader is gone cannot undo a round that the
+others have decided. (In DLedger one such answer costs six seconds.) Answers with a higher term are not passed
+to this module, because such a term is taken over at once.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ _BETTER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LE
 
 
 class Verdict(Enum):
-    """Result of a round (VoteResponse.ParseResult)."""
+    """Result of a round of votes (VoteResponse.ParseResult)."""
 
     PASSED = "PASSED"
     REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
-    """A quorum would accept, but some of it is not ready yet."""
+    """A quorum would accept the candidate, but some of these voters are not ready yet."""
     WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
-    """Too few answers, or another node has the better log and should stand first."""
+    """There are too few answers, or another node has the better log and should stand first."""
     WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
-    """Others were voted for, or a leader exists."""
+    """Other candidates got the votes, or there is a leader."""
 
 
 def arbitrate(results: Mapping[str, VoteResult], voters: Sequence[str]) -> Verdict:
-    """The verdict if no more answers came. Voters that did not answer are missing from `results`."""
+    """Return the result of a round if no more answers come. Voters that did not answer are missing in
+    `results`."""
     answers = [results.get(voter, VoteResult.UNKNOWN) for voter in voters]
     majority = len(voters) // 2 + 1
     accepted = answers.count(VoteResult.ACCEPT)
@@ -47,7 +50,7 @@ def arbitrate(results: Mapping[str, VoteResult], voters: Sequence[str]) -> Verdi
 
 
 def lost(results: Mapping[str, VoteResult], voters: Sequence[str]) -> bool:
-    """Whether the missing answers can no longer make a quorum."""
+    """Whether a quorum can no longer be reached, whatever the missing answers are."""
     refused = sum(1 for voter in voters if results.get(voter, VoteResult.ACCEPT) is not VoteResult.ACCEPT)
     return len(voters) - refused <= len(voters) // 2
 

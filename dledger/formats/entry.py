@@ -60,7 +60,7 @@ class Kind(IntEnum):
     MESSAGE = 0
     """A user message. It is dispatched to its ConsumeQueue."""
     TERM_OPENING = 1
-    """The first entry of a leadership (Raft dissertation 6.4); carries nothing else."""
+    """The first entry of a leadership (Raft dissertation 6.4). It has no other content."""
     CONFIG = 2
     """A configuration: the members of the group."""
     SYSTEM = 3

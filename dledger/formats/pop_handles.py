@@ -80,7 +80,7 @@ class Handle(NamedTuple):
 
 
 def decode_handle(text: str) -> Handle:
-    """Parse a handle; ValueError says what is wrong."""
+    """Parse a handle. Raises ValueError with the reason if it is invalid."""
     if len(text) > MAX_HANDLE:
         raise ValueError(f"the handle has {len(text)} characters; the limit is {MAX_HANDLE}")
     parts = text.split(" ")

@@ -1,8 +1,8 @@
 """Sealing by the leader: an entry gets its index, pos and CRCs. This is synchronous and cannot fail
 (safety.md S12).
 
-Every check that may refuse an entry is made before. Entries added in one turn of the event loop go out as one
-batch: one write, one push per follower, one fsync.
+Every check that may refuse an entry is made before the entry is sealed. Entries added in one turn of the
+event loop go out as one batch: one write, one push per follower, one fsync.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Run:
         """Chain value of the entry before the next one."""
         self.term: int = term
         self.covered: int = covered
-        """COVERED, or 0 while the program of some voter does not know it."""
+        """The bit COVERED for the `channel` of the entries. It is 0 as long as the program of some voter does
+        not know this bit."""
         self.now_ms: int = now_ms
         """Store time of the entries, in ms."""
         self.parts: list[bytes] = parts
@@ -95,7 +96,7 @@ class Run:
 
 class Appender:
     """Seals entries during one leadership. `schedule_pump` is called once in each turn of the loop in which
-    an entry is added."""
+    an entry is added. The pump, which writes and sends batches, then takes the sealed ones (`take`)."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ def cut_batch(batch: Batch, first: int, max_bytes: int) -> tuple[int, int]:
 
 
 def first_part(batch: Batch, last: int) -> Batch:
-    """Return the entries of a batch up to `last`, which must end a client batch."""
+    """Return the part of a `Batch` up to entry `last`, where a client batch must end."""
     count = last - batch.first + 1
     size = sum(batch.sizes[:count])
     data = memoryview(batch.data)[:size]

@@ -41,7 +41,7 @@ class Run:
         return self.first + len(self.sizes) - 1
 
     def batches(self, first: int) -> list[Batch]:
-        """Return the entries from `first` on, one batch per term."""
+        """Return the entries from `first` on as one `Batch` for each term."""
         result = []
         start = first - self.first
         while start < len(self.sizes):

@@ -239,8 +239,8 @@ class IndexFiles:
         self._open.clear()
 
     def lacks(self, first: int, count: int) -> bool:
-        """Whether units `first..first + count - 1` need a file or blocks that do not exist yet, or new names
-        are not durable."""
+        """Whether something that units `first..first + count - 1` need is missing: a file, its blocks, or the
+        durable name of a new file."""
         if self._unsynced_names:
             return True
         at = first * INDEX_UNIT_SIZE

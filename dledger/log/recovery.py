@@ -59,9 +59,10 @@ class Recovered:
     mark: int = -1
     """Durable mark found: index of the last unit."""
     scanned: list[int] = field(default_factory=list)
-    """Starts of the segments walked. They must be fsynced before any peer message (S2)."""
+    """Starts of the segments that the walk went over. They must be fsynced before any peer message (S2)."""
     scanned_from: int = 0
-    """First entry walked. Index units from it on may have been read from the page cache only (S2)."""
+    """First entry of the walk. Index units from this entry on may have been read from the page cache only
+    (S2)."""
     missing_units: list[tuple[int, bytes]] = field(default_factory=list)
     """(first index, units) of scanned entries whose index unit is missing or differs."""
     missing_blanks: list[int] = field(default_factory=list)
@@ -497,7 +498,7 @@ class _Walk:
         self._pending, self._claims, self._before_pending = [], [], None
 
     def _agreeing(self, bound: int | None) -> list[tuple[int, int]]:
-        """Claims of the units that do not contradict the units around them; one of the units may be
+        """Items of `_claims` that do not contradict the units around them. One of the units may be
         corrupt."""
         kept = []
         before = self._term

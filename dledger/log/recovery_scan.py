@@ -386,8 +386,8 @@ class Walker:
             return None
 
     def _next_entry(self, at: Place) -> Place | None:
-        """The place before the next entry behind `at` that fits its CRC and its position, not beyond the
-        mark."""
+        """The place before the next entry that fits its own CRC and position. The entry is searched behind
+        `at`, and not beyond the mark."""
         segments = self._segments
         start = segments.start_of(at.pos)
         for begin in [start, *(other for other in segments.starts if other > start)]:

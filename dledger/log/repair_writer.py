@@ -107,7 +107,7 @@ class MendableLog(ReadableLog):
     def __init__(self, env: Env, node_dir: str, segment_size: int, index_units_per_file: int) -> None:
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._io = IoLock()
-        """Held while the files of the log change."""
+        """Lock that is held while the files of the log change."""
 
     @abstractmethod
     async def poison(self, error: OSError) -> NoReturn:

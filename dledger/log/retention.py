@@ -121,9 +121,9 @@ class Boundary(Protocol):
 class Situation:
     """Facts that a decision depends on.
 
-    `needed_from`: the first entry that a connected peer still has to get. `kept_from`: log offset of the
-    first entry that the state machine needs, None if it needs none. `written_ms`: when this node wrote the
-    snapshots at these log offsets, as far as it knows.
+    * `needed_from`: the first entry that a connected peer still has to get.
+    * `kept_from`: log offset of the first entry that the state machine needs, None if it needs none.
+    * `written_ms`: when this node wrote the snapshots at these log offsets, as far as it knows.
     """
 
     now_ms: int
@@ -160,10 +160,11 @@ def decide(
     *,
     any_hour: bool = False,
 ) -> Removal | None:
-    """Where the log should begin, None to leave it unchanged.
+    """Decide where the log should begin; None to leave it unchanged.
 
-    `boundaries` are in ascending order. `delete_before`: an operator wants entries below this index removed
-    at any age. `any_hour`: delete expired segments now.
+    * `boundaries`: in ascending order.
+    * `delete_before`: an operator wants entries below this index removed at any age.
+    * `any_hour`: expired segments are deleted now, at any hour.
     """
     allowed = [
         boundary

@@ -3,8 +3,8 @@
 
 A worker checks entries, the chain through them and their index units in small pieces. It reads at most
 `bytes_per_s` on average and works no more than a twentieth of the time, so that an idle group stays idle.
-Corrupt entries become faulty and are repaired from peers. A wrong index unit is written anew from its entry,
-and so is the blank tail of a segment.
+Corrupt entries become faulty and are repaired from peers. A wrong index unit is written anew from its entry.
+A damaged blank tail of a segment is written anew, too.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ opened again on demand."""
 
 
 class Segments:
-    """The directory `data`. The mapped view of the newest segments serves hot reads."""
+    """The directory `data`. Reads of hot bytes use the mapped view of the newest segments."""
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, hot_segments: int) -> None:
         self._env = env
@@ -64,7 +64,7 @@ class Segments:
 
     @property
     def first_start(self) -> int:
-        """Offset of the first byte held; 0 when there is no segment."""
+        """Offset of the first byte that the log holds; 0 when there is no segment."""
         return self._starts[0] if self._starts else 0
 
     def start_of(self, pos: int) -> int:
@@ -108,7 +108,7 @@ class Segments:
         return True
 
     def path(self, start: int) -> str:
-        """File name of a segment."""
+        """Path of a segment's file."""
         return f"{self.directory}/{segment_name(start)}"
 
     async def add(self, start: int) -> None:

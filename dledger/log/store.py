@@ -293,9 +293,9 @@ class LogStore(FlushedLog):
         return None if header is None else header.chain_crc
 
     async def _header_at_end(self) -> EntryHeader | None:
-        """Header of the last entry, which is in a file; None for an empty log, or when that entry is corrupt.
+        """Header of the last entry, which is in a file. None for an empty log, or when that entry is corrupt.
 
-        Also learns its store time.
+        Also updates `newest_ms` with the store time of the entry.
         """
         if self.last_index < self.first_index or self.last_index in self.faulty:
             return None

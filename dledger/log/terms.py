@@ -22,7 +22,8 @@ class TermTable:
             raise ValueError(f"the term falls from {self._terms[-1]} to {term} at index {index}")
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry that the log holds (the caller checks the bounds); None below the first start."""
+        """Term of an entry that the log holds (the caller checks the bounds). None for an index below the
+        first one in the table."""
         place = bisect_right(self._starts, index) - 1
         return self._terms[place] if place >= 0 else None
 

@@ -1,10 +1,10 @@
-"""Searches the log for configurations when nothing records where they are, or a copy of one is missing.
+"""Searches the log for configurations when no file records where they are, or when a copy of one is missing.
 
 The file `members` records which entries of a log are configurations (safety.md S19). If it is lost, damaged,
-or was never written, the log is read from end to end when the node starts. A corrupt entry may then be a
-configuration, so the node does not know for sure whose votes count. It follows, votes (the candidate decides
-whose votes count) and repairs, but does not stand for election until peers have repaired those entries. That
-needs no leader, so a group in which every node is in this state recovers, too.
+or was never written, the log is read from end to end when the node starts. If an entry is corrupt, it may be
+a configuration, and the node does not know for sure whose votes count. Then it follows, repairs, and votes
+(the candidate decides whose votes count), but does not stand for election until peers have repaired that
+entry. Repair needs no leader, so a group in which every node is in this state recovers, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dledger.log.reading import Rotten
 
 
 class ConfigSearch:
-    """The search of one node: reads `members.unsure` again whenever entries were repaired."""
+    """The search of one node. Whenever entries were repaired, it reads those entries of `members.unsure` that
+    can be read now."""
 
     def __init__(
         self,
@@ -29,8 +30,8 @@ class ConfigSearch:
         base_config: Callable[[], tuple[int, bytes] | None],
         events: NodeEvents,
     ) -> None:
-        """`base_config` returns index and configuration of the point where the log begins, if a snapshot has
-        it."""
+        """`base_config` returns index and configuration of the point at which the log begins, if a snapshot
+        has it."""
         self._log = context.log
         self._members = context.members
         self._base_config = base_config
@@ -38,7 +39,7 @@ class ConfigSearch:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Search again, because entries were repaired, or may have been retired."""
+        """Search again, because entries were repaired, or may have been removed by retention."""
         if self._members.unsure:
             self._wake.set()
 
@@ -56,12 +57,13 @@ class ConfigSearch:
                 self._wake.set()
 
     async def _look(self) -> bool:
-        """Search the readable entries. True when something new was found, so that more may be found now."""
+        """Search the readable entries. Returns True if something new was found, because then more may be
+        found now."""
         log, unsure = self._log, self._members.unsure
         before = list(unsure)
         base = self._base_config()
         if base is not None and unsure.within(0, base[0]) is not None:
-            self._members.restore(*base)  # retired, or the snapshot at the log's beginning is a new one
+            self._members.restore(*base)  # entries were removed, or the log begins at a new snapshot
             self._events.configs_found()
         for first, last in self._readable():
             seen = log.cuts, log.first_index
@@ -69,9 +71,9 @@ class ConfigSearch:
             try:
                 found = [(index, await read_config(log, index)) for index in indexes]
             except Rotten:
-                found = None  # noted: repaired first
+                found = None  # noted as corrupt, and repaired first
             if seen != (log.cuts, log.first_index):
-                return True  # entries are gone: to be judged anew
+                return True  # entries are gone: search again
             if found is None:
                 continue
             for index, configuration in found:
@@ -84,7 +86,8 @@ class ConfigSearch:
         return list(unsure) != before
 
     def _readable(self) -> FaultyEntries:
-        """Entries to search that are neither corrupt nor retired."""
+        """Return the entries to search, without those that are corrupt and those that retention has
+        removed."""
         readable = FaultyEntries()
         for first, last in self._members.unsure:
             readable.add(max(first, self._log.first_index), min(last, self._log.durable_mark))

@@ -1,12 +1,13 @@
-"""What the configuration means for this node: which nodes vote, get entries, are dialled and may connect.
+"""Applies the configuration to this node: which nodes vote, get entries, are connected and may connect.
 
-`ConfigLog` knows the configurations. This module applies them to the elector, the replication of a leader and
-the connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
+`ConfigLog` knows the configurations. This module applies them to the elector, to the replication of a leader
+and to the connections. It does so whenever an entry brings a configuration, a cut of the log removes one, or
+a commit makes one final.
 
-A removed member is *leaving*: the leader keeps sending to it until it has the entry that removes it, so that
-it learns of its removal and stays quiet. It is sent committed entries only. An uncommitted entry that it
-alone kept would make its log longer than those of the others, and their election may need its vote if the
-removal is undone.
+A removed member is *leaving*. The leader keeps sending to it until it has the entry that removes it. So the
+member learns of its removal, and does not stand for election any more. It is sent committed entries only. If
+it alone kept an uncommitted entry, its log would be longer than those of the others. And if the removal were
+undone, an election of the others might need its vote.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dledger.formats.store_files import Identity
 from dledger.peers.dials import Dials
 
 LEAVING_S = 10.0
-"""Seconds for which a leader tries to notify a removed member of its removal."""
+"""Time, in seconds, for which a leader tries to notify a removed member of its removal."""
 
 
 class MemberEffects:
@@ -39,51 +40,53 @@ class MemberEffects:
         self._replicator = context.replicator
         self._events = events
         self.leaving: dict[str, tuple[int, float, str]] = {}
-        """Members removed by this leadership that may not know it yet: index of the entry, time of removal,
-        address."""
+        """Members that this leader removed and that may not know it yet. Maps an id to the index of the
+        entry, the time of removal, and the address."""
         self.dials: Dials = Dials(self._config.self_id, self._peers.dial)
 
     # Who
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Ids of all nodes that get entries and heartbeats of a leader, without this node."""
+        """Ids of all other nodes that get entries and heartbeats of a leader."""
         known = dict.fromkeys([*self._members.current.members, *self.leaving])
         return tuple(sorted(node for node in known if node != self._config.self_id))
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Voters as this store sees them. This node is left out if the configuration names another
-        incarnation of it."""
+        """Ids of the voters, as this store sees them. This node is left out if the configuration names
+        another incarnation of it."""
         return self._members.voters_for(self._members.identity)
 
     def counts(self, hello: Hello | None) -> bool:
-        """Whether this is a store that the configuration names as a voter (S18)."""
+        """Whether the sender of this hello has a store that the configuration names as a voter (S18)."""
         return hello is not None and self._members.current.names(hello.node, hello.incarnation)
 
     def acknowledges(self, peer: str) -> bool:
-        """Whether a peer's acknowledgements count towards a commit, judged by the node that answers on the
-        dialled connection."""
+        """Whether a peer's acknowledgements count towards a commit. The peer is the node that answers on the
+        connection which this node made."""
         return self.counts(self._peers.dialled_hello(peer))
 
     def address(self, node: str) -> str | None:
-        """Where a member's peer port is, as far as this node knows."""
+        """Return the address of a member's peer port, as far as this node knows."""
         return self._peers.strayed().get(node) or self._members.address(node)
 
     def config_index(self) -> int:
-        """Value for the hello: index of the configuration in force if it names this node, else -1."""
+        """Index for the hello: that of the configuration in force if it names this node, otherwise -1."""
         named = self._config.self_id in self._members.current.members
         return self._members.index if named else -1
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Nodes that may connect, given the hello of the one that asks."""
+        """Return the nodes that may connect, given the hello of the node that asks. Maps an id to an
+        address."""
         known = self._members.welcome(hello, self._replicator.commit_index)
         return {**known, **{node: address for node, (_, _, address) in self.leaving.items()}}
 
     # What every voter can read
 
     def group_version(self) -> int:
-        """Protocol version that all voters know; anything newer must not be written to the log yet."""
+        """Protocol version that all voters know. Anything that needs a newer version must not be written to
+        the log yet."""
         return self._versions.group(self._members.voters)
 
     def may_write(self, kind: int) -> bool:
@@ -91,8 +94,8 @@ class MemberEffects:
         return self._versions.may_write(kind, self._members.voters)
 
     def state_version(self) -> int:
-        """Version of the state machine's operations that all voters read; newer operations must not be
-        written yet."""
+        """Newest version of the state machine's operations that all voters can read. Newer operations must
+        not be written yet."""
         return self._versions.state(self._members.voters)
 
     def may_cover(self) -> bool:
@@ -102,22 +105,23 @@ class MemberEffects:
     # Events
 
     def adopted(self, index: int, configuration: Configuration) -> None:
-        """A configuration entry is in the log: it is in force from now on (S19)."""
+        """Note that a configuration entry is in the log, so that the configuration is in force from now on
+        (S19)."""
         self._members.add(index, configuration)
         self.changed()
 
     def cut(self, last_index: int) -> None:
-        """Entries above `last_index` were cut, and with them their configurations."""
+        """Note that entries above `last_index` were cut, and with them their configurations."""
         if self._members.cut(last_index):
             self.changed()
 
     def founded(self, identity: Identity) -> None:
-        """The group was formed or joined: take over its identity."""
+        """Note that the group was formed or joined, and take over its identity."""
         self._members.found(identity)
         self.changed()
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index moved from `before` to `index`."""
+        """Note that the commit index moved from `before` to `index`."""
         members = self._members
         entries = members.indexes[-2:]
         if any(before < entry <= index for entry in entries) or members.unsure.within(before + 1, index):
@@ -125,12 +129,13 @@ class MemberEffects:
             self._events.members_changed()
 
     def leave(self, node: str, index: int) -> None:
-        """Mark a member as leaving: the entry at `index`, which is appended next, removes it."""
+        """Mark a member as leaving. The entry at `index`, which is appended next, removes it."""
         now = asyncio.get_running_loop().time()
         self.leaving[node] = (index, now, self._members.address(node) or "")
 
     def settle(self) -> None:
-        """Stop sending to removed members that know of their removal, or cannot be notified."""
+        """Stop sending to those removed members that know of their removal, or could not be notified in
+        time."""
         leader = self._replicator.leader
         now = asyncio.get_running_loop().time()
         for node, (index, since, _) in list(self.leaving.items()):
@@ -160,7 +165,7 @@ class MemberEffects:
         self._events.members_changed()
 
     def connect(self) -> None:
-        """Dial the peers that should be connected, and close connections that should not exist."""
+        """Connect to the peers that should be connected, and close the connections that should not exist."""
         wanted = self._members.dialled(self._replicator.commit_index)
         wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
         self.dials.want(dict(sorted(wanted.items())))
@@ -169,6 +174,6 @@ class MemberEffects:
         self._peers.tell_clients(self._members.addresses(self._replicator.commit_index))
 
     def _keeps(self, hello: Hello) -> bool:
-        """Whether a connection may stay. A removed leader keeps its connections, as it still has to ask
-        another node to stand."""
+        """Whether a connection may stay. A leader that was removed keeps its connections, because it still
+        has to ask another node to stand."""
         return hello.node in self.welcome(hello) or hello.node == self._elector.leader_id

@@ -14,11 +14,12 @@ from dledger.formats.store_files import Identity
 from dledger.members.effects import MemberEffects
 
 FOUNDING_S = 10.0
-"""Seconds that a new node waits for the others before its log says which are missing."""
+"""Time, in seconds, for which a new node waits for the others before it logs which of them are missing."""
 
 
 class Joining:
-    """Joining of one node; it writes files outside the path of messages."""
+    """Makes one new node join or form a group, and saves what it knows of the members. Files are written in a
+    task of its own, so that messages do not wait."""
 
     def __init__(self, context: NodeContext, store: StoreFiles, membership: MemberEffects) -> None:
         self._say = context.env.log.child(f"node.{context.config.self_id}")
@@ -36,7 +37,7 @@ class Joining:
         self._wake.set()
 
     async def run(self) -> None:
-        """Form or join a group, record members, until cancelled."""
+        """Form or join a group, and record the members, until cancelled."""
         loop = asyncio.get_running_loop()
         patience: float | None = loop.time() + FOUNDING_S
         waits = False
@@ -70,7 +71,7 @@ class Joining:
                 self._wake.set()
 
     async def save_configs(self) -> None:
-        """Save durably where the configurations are."""
+        """Save durably which entries are configurations."""
         noted = [(index, self._log.term_of(index) or 0, config) for index, config in self._members.noted]
         await self._store.save_configs(noted, self._members.unsure)
 
@@ -81,8 +82,8 @@ class Joining:
         self._peers.refresh()
 
     def waits_for(self) -> Iterator[str]:
-        """Why this new node belongs to no group yet. A group is formed only by a node that reaches all
-        others."""
+        """Yield why this new node belongs to no group yet. Only a node that reaches all others can form a
+        group."""
         identity = self._members.identity
         if identity.cluster or not identity.incarnation:
             return
@@ -90,7 +91,7 @@ class Joining:
             yield f"no group yet: {reason}"
 
     def apart(self, peers: Mapping[str, str]) -> Iterator[str]:
-        """Why there is no connection to some of these peers: one side refuses, or the peer cannot be
+        """Yield why there is no connection to some of these peers: one side refuses, or the peer cannot be
         reached."""
         for peer, address in sorted(peers.items()):
             if peer == self._config.self_id or self._peers.connected(peer):

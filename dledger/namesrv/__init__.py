@@ -5,7 +5,7 @@ not know each other. Routes are kept only in memory and come from the brokers; t
 
 * `config`   NamesrvConfig
 * `routes`   the route tables; pure, time is an argument
-* `changes`  changes of the tables, one after the other and in pieces
+* `changes`  changes of the tables, one after the other and in steps
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
 * `cli`      the process of `dledger namesrv`

@@ -1,9 +1,9 @@
-"""Changes of the route tables, one after the other and each in pieces.
+"""Changes of the route tables, one after the other and each in steps.
 
-A registration may bring 50,000 topics, and other requests have to be answered while these are entered. So a
-change is a generator that yields after each piece. Between two pieces the loop goes on, and requests are
-answered from the present state of the tables. No other change begins before it has ended: changes wait in
-their order.
+A registration may bring 50,000 topics. While they are entered, other requests must be answered. So a change
+is a generator, which yields after each step. Between two steps the event loop does other work, and requests
+are answered from the present state of the tables. No other change begins before this one has ended; changes
+wait in their order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection, Handler
 
 MAX_WAITING = 1000
-"""At most this many requests wait for a change to end; one more is refused with SYSTEM_BUSY."""
+"""Largest number of requests that wait for a change to end; one more is refused with SYSTEM_BUSY."""
 
 Change = Iterator[None]
 
 
 class Changes:
-    """Runs changes. One that needs only a single piece, as nearly all do, is done at once."""
+    """Runs changes. A change that needs only one step, as nearly all do, is executed at once."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -34,8 +34,8 @@ class Changes:
         self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
 
     def handler(self, change: Callable[[Connection, Request], Change]) -> Handler:
-        """Make a handler of requests that change something. What the change raises, in any piece, becomes the
-        answer."""
+        """Make a handler of requests that change something. If the change raises an exception in any step,
+        the exception becomes the answer."""
 
         def handle(connection: Connection, request: Request) -> None:
             if self._owner is not None and self._owner is not request and len(self._waiting) >= MAX_WAITING:
@@ -46,7 +46,7 @@ class Changes:
         return handle
 
     def event(self, change: Callable[[], Change]) -> None:
-        """Run a change that no request asked for: a connection closed, or a broker became silent."""
+        """Run a change that no request asked for, because a connection closed or a broker became silent."""
         owner = object()
 
         def again() -> None:
@@ -55,7 +55,8 @@ class Changes:
         again()
 
     def _go_on(self, owner: object, begin: Callable[[], Change], again: Callable[[], None]) -> None:
-        """Do the next piece of a change, or queue the change. `again` calls this method again."""
+        """Do the next step of a change, or queue the change if it may not begin yet. `again` calls this
+        method again."""
         if self._owner is None:
             self._owner = owner
         if self._owner is not owner:

@@ -20,8 +20,8 @@ from dledger.runtime.settings import ConfigError
 
 
 def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str], SettingsSource]:
-    """The effective settings, warnings, and where the settings came from. kvConfig.json lies beside the
-    configuration file, or without one in RocketMQ's directory."""
+    """Read the settings. Returns them with the warnings and with their source. By default kvConfig.json is in
+    the directory of the configuration file, or without such a file in RocketMQ's directory."""
     config, warnings, source = cli.configure(env, SETTINGS, arguments)
     if config.kv_path is None:
         home = os.path.join(os.path.expanduser("~"), "namesrv")
@@ -32,7 +32,7 @@ def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str],
 
 
 def run(options: Options) -> int:
-    """Configure and run; returns the exit code. WrongUsage."""
+    """Configure a NameServer and run it; returns the exit code. Raises WrongUsage for wrong options."""
     arguments = cli.arguments_of(options)
     env = production_env("namesrv")
     try:

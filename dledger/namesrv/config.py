@@ -34,7 +34,8 @@ IGNORED = MappingProxyType(
         "useEpollNativeSelector": "uvloop is used where it is installed",
     }
 )
-"""Properties of RocketMQ's NameServer that have no effect here, with the reason. They are accepted."""
+"""Properties of RocketMQ's NameServer that are accepted but have no effect here. Maps a name to the
+reason."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,29 @@ class NamesrvConfig:
     """Settings of one NameServer."""
 
     listen_port: Annotated[int, Setting("listenPort", 0, 65535, important=True)] = 9876
-    """Port; 0 picks a free one."""
+    """Port at which the NameServer listens; 0 picks a free one."""
     bind_address: Annotated[str, Setting("bindAddress", parse=check_host, important=True)] = "0.0.0.0"
-    """Where to listen."""
+    """Address at which the NameServer listens."""
     log_dir: Annotated[str | None, Setting("logDir", important=True)] = None
-    """Directory of namesrv.log; empty: standard error."""
+    """Directory of namesrv.log. If it is empty, the log goes to standard error."""
     kv_path: Annotated[str | None, Setting("kvConfigPath", important=True)] = None
-    """File of the key-value table; empty: kvConfig.json beside the configuration file."""
+    """File of the key-value table. If it is empty, the file is kvConfig.json in the directory of the
+    configuration file."""
     order_messages: Annotated[bool, Setting("orderMessageEnable", hot=True)] = True
     """Adds the order configuration of a topic (KV namespace ORDER_TOPIC_CONFIG) to its route. RocketMQ's
-    default is false; an entry is only there if somebody wants it."""
+    default is false. Here it is true, because an entry exists only if somebody has set it."""
     return_orders: Annotated[bool, Setting("returnOrderTopicConfigToBroker", hot=True)] = True
-    """Tells brokers that register the order configurations of all topics."""
+    """Sends the order configurations of all topics to a broker that registers."""
     scan_interval_ms: Annotated[int, Setting("scanNotActiveBrokerInterval", 1, 3_600_000, "ms", hot=True)] = (
         5000
     )
-    """Time between two looks for brokers that went silent."""
+    """Interval at which brokers that have become silent are looked for."""
     server: ServerLimits = field(default_factory=ServerLimits)
     kv: KvPeers = field(default_factory=KvPeers)
     tls: TlsSettings = field(default_factory=TlsSettings)
 
     def check(self, given: Collection[str]) -> None:
-        """ConfigError that names each pair of settings which mean the same place."""
+        """Check the settings. Raises ConfigError with each pair of settings that mean the same place."""
         found = [
             f"kvPeers names {address} twice" for address in self.kv.peers if self.kv.peers.count(address) > 1
         ]

@@ -19,21 +19,21 @@ from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
-"""Namespace of entries topic -> "brokerName:queues;..."."""
+"""Namespace whose entries map a topic to its order configuration "brokerName:queues;..."."""
 
 MAX_ENTRIES = 100_000
-"""Most keys in all namespaces; one more is refused."""
+"""Largest number of keys in all namespaces together; one more is refused."""
 MAX_ENTRY_SIZE = 64 * 1024
-"""Most characters of one namespace, key and value together; a larger entry is refused."""
+"""Limit, in characters, of one namespace, key and value together; a larger entry is refused."""
 MAX_WAITING = 10_000
-"""At most this many changes wait for the disk; one more is refused (SYSTEM_BUSY)."""
+"""Largest number of changes that wait for the disk; one more is refused (SYSTEM_BUSY)."""
 
 Table = dict[str, dict[str, str]]
 Done = Callable[[RemotingError | None], None]
 
 
 class KvTable:
-    """The table. Without a path it is never written. `run` writes it."""
+    """The key-value table. `run` writes it to the file; without a path it is never written."""
 
     def __init__(self, env: Env, path: str | None) -> None:
         self._env = env
@@ -43,10 +43,10 @@ class KvTable:
         self._waiting: list[tuple[str, str, str | None, Done]] = []
         self._wake = asyncio.Event()
         self.problem = ""
-        """Why the table cannot be read now; empty when it can."""
+        """Why the table cannot be read now; empty if it can be read."""
 
     async def load(self) -> None:
-        """Read the file; ConfigError when it exists and cannot be understood."""
+        """Read the file. Raises ConfigError if it exists and cannot be understood."""
         if self._path is None:
             return
         try:
@@ -59,15 +59,16 @@ class KvTable:
             raise ConfigError(f"{self._path}: {error.remark}") from error
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value of a key; None when it is not set."""
+        """Return the value of a key; None if it is not set."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All entries of a namespace, None when it has none."""
+        """Return all entries of a namespace; None if it has none."""
         return self._table.get(namespace)
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
-        """Set a value, or delete it (None). `done` is called when it is on disk, or with the error."""
+        """Set a value, or delete it if `value` is None. `done` is called when the change is on disk, or with
+        an error."""
         check_entry(namespace, key, value)
         if len(self._waiting) >= MAX_WAITING:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes wait for the disk")
@@ -119,7 +120,7 @@ class KvTable:
 
 
 def check_entry(namespace: str, key: str, value: str | None) -> None:
-    """RemotingError for an entry that is too large."""
+    """Check the size of an entry. Raises RemotingError if it is too large."""
     if len(namespace) + len(key) + len(value or "") > MAX_ENTRY_SIZE:
         raise RemotingError(
             ResponseCode.SYSTEM_ERROR, f"the KV entry is too long; the limit is {MAX_ENTRY_SIZE} characters"
@@ -136,12 +137,12 @@ def table_full(count: int) -> str | None:
 
 
 def encode_table(table: Table) -> bytes:
-    """The file's content (KVConfigSerializeWrapper)."""
+    """Encode the content of the file (KVConfigSerializeWrapper)."""
     return dumps({"configTable": table})
 
 
 def decode_table(data: bytes) -> Table:
-    """Inverse of `encode_table`; BadBody for anything else."""
+    """Decode what `encode_table` encodes. Raises BadBody for anything else."""
     value = loads(data) if data.strip() else {}
     if not isinstance(value, dict):
         raise BadBody("not a KV table: expected a JSON object")

@@ -1,4 +1,5 @@
-"""One member of PySyncObj's group: the replicated table, and what PySyncObj's thread reports."""
+"""One member of the group of NameServers that PySyncObj (a library for Raft) forms. It has the replicated
+table, and reports what happens on PySyncObj's thread."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.4, 1.2
 RETRY_S = 0.5
 """Pause between two attempts to reach a member, in seconds."""
 MAX_QUEUE = 20_000
-"""Most changes that PySyncObj has not started on."""
+"""Largest number of changes that wait for PySyncObj to begin with them."""
 
 _NOT_EXECUTED = {
     FAIL_REASON.QUEUE_FULL: "too many changes wait",
@@ -25,17 +26,18 @@ _NOT_HEARD = (
     "this server lost contact with the leader of kvPeers, or learned of another leader, and does not "
     "know whether the change was made"
 )
-"""PySyncObj has one reason for two causes. A server that stood still has heard from no member when it
-continues, although the leader may still lead."""
+"""Text for an unknown outcome. PySyncObj has only one reason for two causes. If a server stood still, it has
+not heard from any member when it continues, although the leader may still lead."""
 _Applied = Callable[[str, str, str | None], None]
 _Replaced = Callable[[dict[str, dict[str, str]]], None]
 _Outcome = Callable[[str | None, str | None, bool], None]
-"""Called with the table's answer, the reason why there is none, and whether the change may have been made
-anyway."""
+"""Called with the table's answer, with the reason why there is no answer, and with whether the change may
+have been made anyway."""
 
 
 def why_no_answer(reason: int) -> tuple[str, bool]:
-    """Why a change has no answer, by PySyncObj's reason, and whether it may have been made anyway."""
+    """Return the text for PySyncObj's reason why a change has no answer, and whether the change may have been
+    made anyway."""
     text = _NOT_EXECUTED.get(reason)
     return (_NOT_HEARD, True) if text is None else (text, False)
 
@@ -46,14 +48,14 @@ class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
     def __init__(self, applied: _Applied, replaced: _Replaced) -> None:
         self._on_applied = applied
         self._on_replaced = replaced
-        super().__init__()  # attributes from before are not part of the state
+        super().__init__()  # attributes set before this call are not replicated
         self.table: dict[str, dict[str, str]] = {}
         self.count = 0
 
     @replicated  # type: ignore[untyped-decorator]
     def put(self, namespace: str, key: str, value: str | None) -> str | None:
-        """Set or delete (None) a value. Returns why it is refused, the same on all members; None when it is
-        done."""
+        """Set a value, or delete it if `value` is None. Returns None if that is done, otherwise why it is
+        refused, which is the same on all members."""
         entries = self.table.get(namespace, {})
         if value is None:
             if key not in entries:
@@ -78,7 +80,8 @@ class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
 
 
 class KvMember:
-    """A member of the group; an observer when it has no address. OSError when its address cannot be used."""
+    """A member of the group. Without an address it is an observer, which receives changes but does not vote.
+    Raises OSError if its address cannot be used."""
 
     def __init__(
         self,
@@ -105,12 +108,12 @@ class KvMember:
 
     @property
     def ready(self) -> bool:
-        """Whether it has everything that existed when it began."""
+        """Whether this member has everything that existed when it began."""
         return bool(self._sync.isReady())
 
     @property
     def leader(self) -> object:
-        """The leader, as far as it is known; None when there is none."""
+        """The leader, as far as this member knows; None if it knows none."""
         return self._sync.getStatus()["leader"]
 
     @property
@@ -122,7 +125,7 @@ class KvMember:
         return known and bool(status["last_applied"] >= committed)
 
     def change(self, namespace: str, key: str, value: str | None, done: _Outcome) -> None:
-        """Propose a change. `done` is called on PySyncObj's thread, and may never be called."""
+        """Propose a change. `done` is called on PySyncObj's thread; it may happen that it is never called."""
 
         def outcome(refused: str | None, reason: int) -> None:
             if reason == FAIL_REASON.SUCCESS:
@@ -133,5 +136,5 @@ class KvMember:
         self._table.put(namespace, key, value, callback=outcome)
 
     def stop(self) -> None:
-        """End its thread. This blocks briefly."""
+        """End the thread of this member. The call blocks for a short time."""
         self._sync.destroy_synchronous()

@@ -1,19 +1,20 @@
-"""The key-value table, kept equal on several NameServers by PySyncObj (`kvPeers`).
+"""The key-value table, kept equal on several NameServers by PySyncObj, a library for Raft (`kvPeers`).
 
-PySyncObj has its own thread. What it applies is passed to the event loop, which has its own table for
-readers. A change is answered when a majority has it and it is applied here. The journal lies in the page
-cache until the system writes it: killed processes lose nothing, but a power failure on a majority may lose
-changes.
+PySyncObj has its own thread. What it applies is passed to the event loop, which has a copy of the table for
+readers. A change is answered when a majority has it and this member has applied it. The journal is in the
+system's page cache until the system writes it. So a killed process loses nothing, but if a majority of the
+members lose power, changes may be lost.
 
-A member whose directory is empty cannot be distinguished from one that lost its disk. Such a member must not
-vote, because it may have acknowledged what no other member has yet. So it begins as an observer, which
-PySyncObj does not count. It becomes a voter when it has everything that a leader had committed, and no
-election is running in which it may have voted before. A new group has no leader: only then `kvFound` makes
-all members begin as voters.
+A new member, whose directory is empty, cannot be distinguished from one that has lost its disk. A member that
+has lost its disk must not vote, because it may have acknowledged changes that no other member has yet. So
+every member with an empty directory begins as an observer, which PySyncObj does not count. It becomes a voter
+when, for longer than an election lasts, it has had everything that one leader committed. So no election is
+still running in which it may have voted before. A new group has no leader; for this case only, `kvFound`
+makes all members begin as voters.
 
-PySyncObj's messages are pickles: whoever can send them can run any code. Addresses of members must be IP
-addresses of loopback or of private networks, and beyond loopback a password is required, which encrypts the
-messages.
+PySyncObj's messages are pickles, so anybody who can send them can run any code. Addresses of members must
+therefore be IP addresses of loopback or of private networks. Beyond loopback a password is required, which
+encrypts the messages.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ if TYPE_CHECKING:
     from dledger.namesrv.kv_member import KvMember
 
 CHANGE_WITHIN_S = 5.0
-"""A change without an outcome after this many seconds is answered with "outcome unknown"."""
+"""Time, in seconds, after which a change without an outcome is answered with "outcome unknown"."""
 MAX_CHANGES = 10_000
-"""At most this many changes are in flight; one more is refused (SYSTEM_BUSY)."""
+"""Largest number of changes in flight; one more is refused (SYSTEM_BUSY)."""
 OBSERVE_S = 5.0
-"""How long an observer must have had everything that one leader committed, in seconds: longer than any
-election takes in which it may have voted."""
+"""Time, in seconds, for which an observer must have had everything that one leader committed, before it
+votes. It is longer than any election in which the observer may have voted before it lost its disk."""
 LOOK_INTERVAL_S = 0.1
 TOLD_AFTER_S = 10.0
-"""An observer that has found no leader for this many seconds logs what to do."""
+"""Time, in seconds, after which an observer that has found no leader logs what to do."""
 MAX_PEERS = 9
 MEMBER_FILE = "member"
-"""A file in the directory; it exists when this node votes."""
+"""Name of a file in the directory. If it exists, this node votes."""
 
 
 def _peers(text: str) -> tuple[str, ...]:
@@ -86,17 +87,20 @@ class KvPeers:
     """The NameServers that share a replicated key-value table."""
 
     peers: Annotated[tuple[str, ...], Setting("kvPeers", parse=_peers, format=";".join)] = ()
-    """Addresses of the NameServers that share one key-value table: `ip:port;ip:port;ip:port`, loopback or
-    private, with ports used for nothing else. Empty: each NameServer has its own table."""
+    """Addresses of the NameServers that share one key-value table: `ip:port;ip:port;ip:port`. They must be
+    loopback or private addresses, with ports that nothing else uses. If it is empty, each NameServer has its
+    own table."""
     self_address: Annotated[str, Setting("kvSelfAddress", parse=_peer)] = ""
     """The address of this NameServer in `kvPeers`."""
     directory: Annotated[str, Setting("kvDirectory")] = ""
-    """Directory of its journal; empty: `kvConfig-kv` beside the file of the table, after that file's name."""
+    """Directory of the journal of the shared key-value table. If it is empty, the directory is beside the
+    file of the table and named after this file, for example `kvConfig-kv`."""
     password: Annotated[str, Setting("kvPassword", secret=True)] = ""
-    """Encrypts their messages to each other; must be equal on all. Required beyond loopback."""
+    """Password that encrypts the messages between the NameServers of `kvPeers`; it must be equal on all of
+    them. Required unless all addresses are loopback."""
     found: Annotated[bool, Setting("kvFound")] = False
-    """Set on all members for the first start of a new group. Remove it after that: a member that lost its
-    directory would vote again without knowing its earlier votes."""
+    """To be set on all members for the first start of a new group, and removed after that. Otherwise a member
+    that loses its directory would vote again without knowing its earlier votes."""
 
     def __post_init__(self) -> None:
         if not self.peers:
@@ -110,8 +114,8 @@ class KvPeers:
 
 
 class ReplicatedKv(KvTable):
-    """`KvTable` whose changes need a majority. Its file is an export, and the initial content of a new
-    group."""
+    """A `KvTable` whose changes need a majority of the NameServers. The file of the table is only an export,
+    and the initial content of a new group."""
 
     def __init__(self, env: Env, path: str | None, peers: KvPeers) -> None:
         super().__init__(env, path)
@@ -130,7 +134,8 @@ class ReplicatedKv(KvTable):
         self.problem: str = "this NameServer has not read the key-value table yet"
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
-        """Set a value, or delete it (None). `done` is called when a majority has it, or with the error."""
+        """Set a value, or delete it if `value` is None. `done` is called when a majority has the change, or
+        with an error."""
         check_entry(namespace, key, value)
         member = self._member
         if member is None or self.problem:
@@ -185,7 +190,7 @@ class ReplicatedKv(KvTable):
     # -- life -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Be a member of the group until cancelled."""
+        """Take part in the group until cancelled."""
         run, files = self._env.workers.run, self._env.files
         await run(Lane.DISK, files.mkdir, self._directory)
         votes = await run(Lane.DISK, files.exists, join(self._directory, MEMBER_FILE))
@@ -274,8 +279,8 @@ class ReplicatedKv(KvTable):
                 )
 
     async def _import(self) -> None:
-        """Enter the content of a member's file into a new group. Entries of another member that came first
-        stay."""
+        """Enter the content of this member's file into a new group. If another member has entered a key
+        first, the value of that member stays."""
         for namespace, entries in self._from_file.items():
             for key, value in entries.items():
                 if self.get(namespace, key) is None:
@@ -286,7 +291,7 @@ class ReplicatedKv(KvTable):
             self._log.warning("an entry of the key-value file was not imported", reason=error.remark)
 
     async def load(self) -> None:
-        """Read the file, for use in a new group."""
+        """Read the file, whose content is used if the group is new."""
         await super().load()
         self._from_file, self._table = self._table, {}
 

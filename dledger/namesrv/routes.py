@@ -1,21 +1,22 @@
 """The route tables (RouteInfoManager). Pure: no I/O, `now` (seconds of a monotonic clock) is an argument.
 
-A broker group is one brokerName; its nodes register with a broker id, 0 for the master. Only the master's
+A broker group is one brokerName. Its nodes register with broker ids; the master has 0. Only the master's
 registration says which topics there are. Rules:
 
-* When an address registers under another id, its old id is removed first (a slave became master or back).
+* When an address registers under another id, its old id is removed first (a slave became the master, or the
+  master a slave).
 * Fencing (safety.md S23): the master's DataVersion.stateVersion is the term of its leadership. The highest
-  one per brokerName is remembered while the address that brought it is registered. A registration with id 0
-  and a lower term from another address is refused. A NameServer does not know the members of a group, and any
-  sender can claim a high term. So a claim that is at least `SETTLED_S` old is overridden when more of the
-  group's addresses support another master: those that have registered since, with lower terms. (A true leader
-  was elected by a majority, whose registrations have its term.)
-* A registration ends when its connection closes, when it is withdrawn, or when nothing was heard for its
-  time-out. A displaced or late event of an old owner never removes the new one.
-* The topics of a group stay while any node of it is registered.
+  term of each brokerName is remembered while the address that reported it is registered. A registration with
+  id 0 and a lower term from another address is refused. A NameServer does not know the members of a group,
+  and any sender can claim a high term. So a claim to a term that is at least `SETTLED_S` old can be
+  overridden. This happens when more of the group's addresses contradict the claim than support it
+  (`_contradicted`). (A true leader was elected by a majority, whose registrations have its term.)
+* A registration ends when its connection closes, when it is withdrawn, or when nothing was heard from the
+  node for the registration's time-out. A late event about an old owner of an id never removes the new owner.
+* The topics of a group stay while any node of the group is registered.
 
-A method that changes many topics is a generator, which yields after each `PIECE` of them. Requests that
-arrive meanwhile are answered from the present state. No other change may begin before it has ended
+A method that changes many topics is a generator, which yields after each `PIECE` topics. Requests that arrive
+meanwhile are answered from the present state. No other change may begin before the generator has ended
 (`namesrv.changes`).
 """
 
@@ -39,17 +40,18 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 
 DEFAULT_TIMEOUT_S = 120.0
-"""Seconds without a sign of life after which a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
+"""Time, in seconds, without a sign of life after which a registration expires
+(DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
 
 SETTLED_S = 60.0
-"""How long a master's term holds before other members may contradict it, in seconds. They register every 30
-s, and may not have heard of a new leader when it registers first."""
+"""Time, in seconds, for which a master's claim to a term holds before other members may override it. Members
+register every 30 s. When a new leader registers first, some members may not have heard of it yet."""
 MAX_BROKER_NAMES = 10_000
-"""Most broker groups; a new name beyond that is refused."""
+"""Largest number of broker groups; a further name is refused."""
 MAX_TOPICS = 1_000_000
-"""Most topics; a registration that brings more is refused."""
+"""Largest number of topics; a registration that would exceed it is refused."""
 PIECE = 1000
-"""Topics that are changed in one piece, which takes a millisecond or two."""
+"""Number of topics that are changed in one step, which takes a millisecond or two."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class BrokerIdentity:
 
 @dataclass
 class LiveBroker:
-    """One registered node. `channel` is the number of its connection, `data_version` None if incomplete."""
+    """One registered node. `channel` is the number of its connection. `data_version` is None if the
+    registration was incomplete."""
 
     identity: BrokerIdentity
     channel: int
@@ -81,7 +84,7 @@ class LiveBroker:
 
 @dataclass
 class Group:
-    """One broker group: addresses by id, and its topics."""
+    """One broker group: the addresses of its brokers by id, and its topics."""
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
@@ -92,12 +95,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Term:
-    """The highest stateVersion with which an address was master of a group."""
+    """The highest stateVersion (term) with which an address registered as the master of a group."""
 
     value: int
     address: str
     since: float
-    """When the address first registered with it."""
+    """When the address first registered with this term."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Registered:
 
 
 class Routes:
-    """All tables. `revision` changes with every change that a reader can see."""
+    """All route tables. `revision` changes with every change that a reader can see."""
 
     def __init__(self) -> None:
         self.revision: int = 0
@@ -133,8 +136,10 @@ class Routes:
         whole_table: bool = False,
         zone: str | None = None,
     ) -> Generator[None, None, Registered]:
-        """Enter or refresh a node. RemotingError (code 1) when it is refused; then nothing changed.
-        `whole_table`: topics that are missing in the registration are removed from the group. (Apache's
+        """Enter a node, or renew its registration. Raises RemotingError (code 1) if it is refused; then
+        nothing was changed.
+
+        With `whole_table`, topics that are missing in the registration are removed from the group. (Apache's
         brokers may report only changes.)"""
         self._check(identity, registration)
         version = registration.data_version
@@ -169,7 +174,7 @@ class Routes:
                 gone = group.topics.keys() - registration.topics.keys()
                 yield from self._drop_topics(identity.name, group, gone)
         # A first registration with a single topic may be an increment from a broker that thinks we know the
-        # rest: its version is not believed, so that 322 asks for the full table. (Apache refuses it.)
+        # rest. Its version is not trusted, so that 322 asks for the full table. (Apache refuses it.)
         partial = first and len(registration.topics) == 1
         filter_servers = known.filter_servers if known is not None else []
         if registration.filter_servers is not None and registration.filter_servers != filter_servers:
@@ -201,7 +206,7 @@ class Routes:
                 raise _refused(f"the limit of {MAX_TOPICS} topics is reached")
 
     def _remember_term(self, now: float, identity: BrokerIdentity, version: DataVersion) -> None:
-        """Refuse a master of an older term, and remember the highest one (safety.md S23)."""
+        """Refuse a master of an older term, and remember the highest term (safety.md S23)."""
         highest = self.terms.get(identity.name)
         if (
             highest is not None
@@ -223,13 +228,14 @@ class Routes:
             self.terms[identity.name] = claim
 
     def _contradicted(self, now: float, identity: BrokerIdentity, claim: Term) -> bool:
-        """Whether more addresses of the group have registered with lower terms than with this one since it
-        was claimed."""
+        """Whether more addresses of the group contradict the claim to a term than support it. An address
+        contradicts the claim if it has registered with a lower term since the claim was made. It supports the
+        claim if it has that term, a higher one, or is not registered."""
         group = self._groups.get(identity.name)
         if group is None or now - claim.since < SETTLED_S:
             return False
         others = {*group.addresses.values(), claim.address} - {identity.address}
-        against, behind = 1, 0  # against it: who registers now
+        against, behind = 1, 0  # the address that registers now contradicts the claim
         for address in others:
             broker = self._live.get(address)
             if broker is not None and broker.term < claim.value:
@@ -260,7 +266,7 @@ class Routes:
         return Registered(master.identity.address, master.ha_address) if master is not None else Registered()
 
     def unregister(self, identity: BrokerIdentity) -> Generator[None, None, bool]:
-        """Withdraw a registration; False when the address no longer has that id."""
+        """Withdraw a registration. Returns False if the address no longer has that id."""
         known = self._live.get(identity.address)
         if known is None or known.identity.name != identity.name or known.identity.id != identity.id:
             return False
@@ -268,7 +274,8 @@ class Routes:
         return True
 
     def heartbeat(self, now: float, address: str, timeout_s: float | None = None) -> bool:
-        """Note a sign of life without content (904, 322). False when the address is not registered."""
+        """Note a sign of life without content (904 BROKER_HEARTBEAT, 322 QUERY_DATA_VERSION). Returns False
+        if the address is not registered."""
         known = self._live.get(address)
         if known is None:
             return False
@@ -278,7 +285,7 @@ class Routes:
         return True
 
     def channel_closed(self, channel: int) -> Generator[None, None, list[BrokerIdentity]]:
-        """Remove the nodes that registered last over this connection."""
+        """Remove the nodes whose last registration came over this connection."""
         gone = [broker for broker in self._live.values() if broker.channel == channel]
         for broker in gone:
             yield from self._remove(broker)
@@ -308,7 +315,7 @@ class Routes:
             del self._groups[identity.name]
 
     def _forget(self, name: str, address: str) -> None:
-        """Note that an address is no longer registered. Its claim to a term ends with that."""
+        """Note that an address is no longer registered. This also ends its claim to a term."""
         self._live.pop(address, None)
         claim = self.terms.get(name)
         if claim is not None and claim.address == address:
@@ -329,19 +336,20 @@ class Routes:
         self.revision += 1
 
     def data_version(self, identity: BrokerIdentity) -> DataVersion | None:
-        """The version of the last full registration of this node."""
+        """Return the version of the last full registration of this node."""
         known = self._live.get(identity.address)
         return known.data_version if known is not None and known.identity == identity else None
 
     # --- topics ---------------------------------------------------------------------------------------
 
     def add_write_perm(self, name: str) -> Generator[None, None, int]:
-        """Allow producers to write to a group again (327); returns the number of topics."""
+        """Allow producers to write to a group again (327 ADD_WRITE_PERM_OF_BROKER); returns the number of
+        topics."""
         return self._change_perm(name, PERM_READ | PERM_WRITE, 0)
 
     def wipe_write_perm(self, name: str) -> Generator[None, None, int]:
-        """Stop producers from writing to a group until its topics change (205); returns the number of
-        topics."""
+        """Stop producers from writing to a group until its topics change (205 WIPE_WRITE_PERM_OF_BROKER);
+        returns the number of topics."""
         return self._change_perm(name, 0, PERM_WRITE)
 
     def _change_perm(self, name: str, add: int, remove: int) -> Generator[None, None, int]:
@@ -357,7 +365,7 @@ class Routes:
         return len(group.topics)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
-        """Forget a topic, in one cluster or everywhere (216)."""
+        """Forget a topic, in one cluster or everywhere (216 DELETE_TOPIC_IN_NAMESRV)."""
         names = [
             name
             for name in self._topics.get(topic, {})
@@ -368,7 +376,8 @@ class Routes:
         return bool(names)
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Add a topic to groups that are known (217)."""
+        """Add a topic to the named broker groups, as far as they are known (217
+        REGISTER_TOPIC_IN_NAMESRV)."""
         for data in queues:
             group = self._groups.get(data.brokerName)
             if group is not None:
@@ -377,7 +386,7 @@ class Routes:
     # --- questions ------------------------------------------------------------------------------------
 
     def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
-        """The route of a topic; None when no group has it."""
+        """Return the route of a topic; None if no group has it."""
         by_broker = self._topics.get(topic)
         if not by_broker:
             return None
@@ -400,14 +409,14 @@ class Routes:
         return BrokerData(group.cluster, name, dict(group.addresses), group.enable_acting_master, group.zone)
 
     def cluster_info(self) -> ClusterInfo:
-        """All groups and clusters."""
+        """Return all groups and clusters."""
         clusters: dict[str, list[str]] = {}
         for name in sorted(self._groups):
             clusters.setdefault(self._groups[name].cluster, []).append(name)
         return ClusterInfo({name: self._broker_data(name) for name in sorted(self._groups)}, clusters)
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup | None:
-        """The nodes of one group."""
+        """Return the nodes of one group."""
         group = self._groups.get(name)
         if group is None or group.cluster != cluster:
             return None
@@ -423,11 +432,11 @@ class Routes:
         return name in self._groups
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Return all topics."""
         return sorted(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics of a cluster."""
+        """Return the topics of a cluster."""
         found = {
             topic: None
             for group in self._groups.values()
@@ -437,7 +446,8 @@ class Routes:
         return sorted(found)
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Names of clusters and groups, which are topics as well, and the address of some master (304)."""
+        """Return the names of clusters and groups, which are topics as well, and the address of some master
+        (304 GET_SYSTEM_TOPIC_LIST_FROM_NS)."""
         clusters = sorted({group.cluster for group in self._groups.values()})
         masters = sorted(
             group.addresses[MASTER_ID] for group in self._groups.values() if MASTER_ID in group.addresses
@@ -445,7 +455,7 @@ class Routes:
         return clusters + sorted(self._groups), masters[0] if masters else None
 
     def live(self) -> list[LiveBroker]:
-        """Every registered node, in the order of registration."""
+        """Every registered node, in the order of the registrations."""
         return list(self._live.values())
 
 

@@ -47,18 +47,19 @@ CONTROLLER_REQUESTS = (
     RequestCode.GET_CONTROLLER_CONFIG,
     RequestCode.CLEAN_BROKER_DATA,
 )
-"""Requests that are answered with the reason why they cannot be done."""
+"""Requests to a controller that are refused with the reason why they cannot be executed."""
 MAX_CACHED_ROUTES = 10_000
-"""Most encoded routes that are kept between changes; further topics are encoded for each request."""
+"""Largest number of encoded routes that are kept until the tables change. The routes of further topics are
+encoded for each request."""
 MAX_REGISTRATION = MAX_FRAME_SIZE
-"""Largest registration in bytes: it may have the whole table of topics of a broker group."""
+"""Limit, in bytes, of a registration, which may have the whole table of topics of a broker group."""
 MAX_KNOWN_BYTES = 64 * 1024 * 1024
-"""Most bytes of encoded topic tables that are kept, for all broker groups together. The least recently used
-one is dropped first."""
+"""Limit, in bytes, of the encoded topic tables that are kept for the next registrations of their broker
+groups. When all tables together are larger, the least recently used table is dropped."""
 
 
 _REGISTERS = "registers"
-"""Attribute of a connection over which a broker has registered."""
+"""Name of a connection's attribute, which is set if a broker has registered over the connection."""
 
 
 class NameServer:
@@ -76,7 +77,7 @@ class NameServer:
         self._encoded: dict[tuple[str, bool], bytes] = {}
         self._encoded_revision = 0
         self._known: dict[str, KnownTopics] = {}
-        """Topic tables by broker name, the newest last."""
+        """Maps a broker name to its topic table; the most recently used table comes last."""
         self._known_bytes = 0
         self.server: RemotingServer = RemotingServer(
             env,
@@ -114,7 +115,8 @@ class NameServer:
         }
 
     def _no_controller(self, connection: Connection, request: Request) -> None:
-        """Refuse requests to a controller, which RocketMQ 5 runs in its NameServers."""
+        """Refuse requests to a controller. RocketMQ 5 can run one in its NameServers; this project does
+        not."""
         raise RemotingError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             "this NameServer has no controller: the brokers of a group elect their leader among "
@@ -126,7 +128,7 @@ class NameServer:
     def _register(self, connection: Connection, request: Request) -> Change:
         header = request.header(RegisterBrokerHeader)
         if connection.closed:
-            return  # it waited for its turn, and its end was told before
+            return  # it waited for its turn, and its end was already handled
         connection.attributes[_REGISTERS] = True
         known = self._forget(header.brokerName) or KnownTopics()
         registration = yield from registration_in_pieces(
@@ -172,7 +174,7 @@ class NameServer:
         return known
 
     def _remember(self, name: str, known: KnownTopics) -> None:
-        """Keep a topic table for the next registration of this group. The least recently used ones are
+        """Keep a topic table for the next registration of this group. The least recently used tables are
         dropped first."""
         self._known[name] = known
         self._known_bytes += known.size
@@ -236,8 +238,8 @@ class NameServer:
             connection.respond(request, ResponseCode.SUCCESS, body=body)
 
     def _encoded_route(self, topic: str, strict: bool, zone: str) -> bytes | None:
-        """The encoded route. With `strict` it is strict JSON; clients before 4.9.4 get fastjson's form,
-        because some read no other."""
+        """Return the encoded route. With `strict` it is strict JSON. Clients before 4.9.4 get fastjson's
+        form, because some of them cannot read strict JSON."""
         order = self.kv.get(ORDER_TOPICS, topic) if self.settings.now.order_messages else None
         kept = order is None and not zone
         if self._encoded_revision != self.routes.revision:
@@ -324,7 +326,7 @@ class NameServer:
     # --- life -----------------------------------------------------------------------------------------
 
     def _connection_closed(self, connection: Connection) -> None:
-        if _REGISTERS in connection.attributes:  # a client's changes nothing
+        if _REGISTERS in connection.attributes:  # the end of a client's connection changes nothing
             self._changes.event(partial(self._channel_closed, connection.serial))
 
     def _channel_closed(self, channel: int) -> Change:
@@ -383,7 +385,7 @@ async def main(
     on_ready: Callable[[NameServer], None] | None = None,
     source: SettingsSource | None = None,
 ) -> None:
-    """Run a NameServer until `stop` is set or the call is cancelled. OSError when it cannot listen."""
+    """Run a NameServer until `stop` is set or the call is cancelled. Raises OSError if it cannot listen."""
     nameserver = NameServer(env, config, source)
     await nameserver.kv.load()
     await nameserver.server.start(config.bind_address, config.listen_port)

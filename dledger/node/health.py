@@ -211,7 +211,7 @@ class HealthWatch:
         else:
             self._kept_up_at = (now, pos)
             if now < self._slow_until and self._log.durable_mark < self._due:
-                self._slow_until = now + SLOW_REST_S  # it lacks what was committed at the last look
+                self._slow_until = now + SLOW_REST_S  # it lacks entries that were committed at the last check
         follower = self._replicator.follower
         self._due = -1 if follower is None else follower.leader_commit
         return now < self._slow_until
@@ -224,7 +224,7 @@ class HealthWatch:
         if self._leadership.term is None or not self.flags or rot_only or now < self._retry_at:
             return
         if self._leaving:
-            return  # it is handed over already
+            return  # leadership is being handed over already
         target = self._healthy_voter()
         moved = False
         if target is not None:

@@ -109,7 +109,7 @@ class Inbox:
     def on_hello(self, hello: Hello) -> None:
         """Note that a peer introduced itself."""
         self._versions.heard(hello)
-        if self._peers.dialled_hello(hello.node) is hello:  # else anybody could tell clocks for a member
+        if self._peers.dialled_hello(hello.node) is hello:  # else anybody could send a member's clock
             now_ms = asyncio.get_running_loop().time() * 1000
             self._parts.health.clocks.hello(hello.node, hello.meta.get(META_KEY), now_ms)
         self._parts.joining.wake()
@@ -117,7 +117,7 @@ class Inbox:
     def on_peer_up(self, peer: str) -> None:
         """Note that requests can be sent to the peer from now on."""
         parts, leader = self._parts, self._replicator.leader
-        parts.repairer.lost(peer)  # what was asked over an older connection, whose end may come later
+        parts.repairer.lost(peer)  # requests on an older connection, whose end may come later
         parts.repairer.damage()
         if leader is not None:
             self._replicator.perform(leader.peer_up(peer, parts.membership.acknowledges(peer)))
@@ -156,7 +156,7 @@ class Inbox:
             self._peers.refuse(connection, "term", far_ahead(peer, term, self._elector.term))
             return
         if isinstance(message, _LEADERS) and self._elector.leaps(term):
-            # A message that is not handled gets no answer: the leader dials again, and repeats it.
+            # A message that is not handled gets no answer, so the leader dials again and repeats it.
             now = asyncio.get_running_loop().time()
             if self._peers.connected(peer):
                 self._elections.perform(self._elector.ask_term(peer, now))
@@ -182,7 +182,7 @@ class Inbox:
                 self._elector.peer_feels(peer, message.health)  # to be shown
             return  # votes and answers count only from a recorded incarnation
         if isinstance(message, VoteRequest) and connection.hello is not None:
-            # A vote is for a store: two stores with one id must not both get it (S18).
+            # A vote belongs to a store: two stores with one id must not both get it (S18).
             message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
         if self._held.holding:
             self._held.add(connection, peer, message)
@@ -206,7 +206,7 @@ class Inbox:
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
         elif isinstance(message, _READS):
-            if isinstance(message, ReadIndexResponse):  # perhaps to a question for the term alone
+            if isinstance(message, ReadIndexResponse):  # perhaps the answer to `ask_term`
                 self._elections.perform(elector.higher_term(message.term, now))
             self._parts.reads.receive(peer, message)
         elif isinstance(message, InstallResponse):
@@ -220,7 +220,7 @@ class Inbox:
                 return
             self._elections.perform(elector.leader_contact(message.leader, message.term, now))
             if self._held.holding:
-                self._held.again(peer, message)  # the new term goes to disk first
+                self._held.again(peer, message)  # the new term is saved first
             elif isinstance(message, InstallSnapshot):
                 snapshots.receive(peer, message)
             elif not snapshots.defers(peer, message):

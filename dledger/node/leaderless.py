@@ -44,7 +44,7 @@ def lost_majority(
     power = [voter for voter, hello in trusted.items() if META_KEY in hello.meta]
     rest = len(voters) - len(blank) - len(refill) - len(power)
     missing = len(voters) // 2 + 1 - rest
-    if missing <= 0 or not (blank or refill):  # `powerloss`: when all are here they vote again
+    if missing <= 0 or not (blank or refill):  # `powerloss` lets them vote when all are here
         return ""
     parts = []
     if blank:

@@ -117,7 +117,7 @@ class Leadership:
         self._membership.leaving.clear()
         self._progress.set()
         if appender is not None:
-            appender.take()  # sealed this turn and never appended: gone, nobody has seen it
+            appender.take()  # sealed in this turn and not appended: dropped, nobody has seen it
             self._host.on_stopped_serving(appender.term)
 
     def applied(self) -> None:

@@ -56,7 +56,7 @@ class NodeMetrics:
             if self.loop_lag_s > self.loop_lag_max_s:
                 self.loop_lag_max_s, self.loop_lag_max_waited_s = self.loop_lag_s, waited_s
             if self.loop_lag_s >= LATE_LOOP_S:
-                # Whose fault? All of it can be waiting for a core: then the machine is too busy.
+                # If most of the delay is waiting for a core, the machine is too busy.
                 late_ms, waited_ms = round(self.loop_lag_s * 1e3), round(waited_s * 1e3)
                 log.warning("the event loop was late", ms=late_ms, waited_for_core_ms=waited_ms)
 

@@ -101,7 +101,7 @@ class Node:
         self.elector: Elector = self.elections.elector
         self.replicator: Replicator = Replicator(env, config, self.log, self.peers, self.held, self)
         context = self._make_context(env, config, host)
-        # The parts, each with those that it asks.
+        # The parts, each with the parts whose methods it calls.
         self.applier: Applier = Applier(context, self)
         self.membership: MemberEffects = MemberEffects(context, self)
         self.joining: Joining = Joining(context, self._store, self.membership)
@@ -278,7 +278,7 @@ class Node:
                 self._spawn(group)
         except NodeFailed:
             raise
-        except Exception as failure:  # a group of what its tasks raised, or what kept it from starting
+        except Exception as failure:  # a group of exceptions from its tasks, or an error of the start
             raise why_ended(failure) from failure
         finally:
             await self._close()
@@ -422,7 +422,7 @@ class Node:
             self.applier.commit_to(index)
             self.membership.committed(before, index)
             self.reconfiguration.committed(before, index)
-        self.trust.check_refilled()  # all that is committed may have been known before the leader agreed
+        self.trust.check_refilled()  # the commit index may have been known before
 
     def applied(self) -> None:
         """Notify the parts that the applied index moved."""
@@ -444,7 +444,7 @@ class Node:
     def log_cut(self, last_index: int) -> None:
         """Notify the parts that entries above `last_index` were cut from the log."""
         self.membership.cut(last_index)
-        self.health.look()  # what may be a configuration may count again
+        self.health.look()  # entries that may be configurations may be known now
 
     # Rot and installs
 

@@ -159,7 +159,7 @@ class ReadPoints:
             if message.number == NO_READ:
                 self._answer(_Read(peer=peer, number=NO_READ), None)
                 return
-            self._new = [read for read in self._new if read.peer != peer]  # it asks anew: the last one counts
+            self._new = [read for read in self._new if read.peer != peer]  # only the last request counts
             read = _Read(peer=peer, number=message.number)
             if self._elector.role is Role.LEADER:
                 self._add(read)
@@ -275,7 +275,7 @@ class ReadPoints:
             if all(read.over for read in flight.reads):
                 self._back(flight)
             elif flight.leader:
-                self._send_question(flight)  # an answer to an earlier one is as good
+                self._send_question(flight)  # an answer to an earlier request counts, too
         self._schedule()
         self._arm()
 

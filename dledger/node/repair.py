@@ -110,7 +110,7 @@ class Repairer:
             async with asyncio.timeout(PAUSE_S):
                 await self._wake.wait()
                 self._wake.clear()
-                await asyncio.sleep(PAUSE_S / 10)  # news may come in a stream
+                await asyncio.sleep(PAUSE_S / 10)  # more may come at once
         except TimeoutError:
             return
 
@@ -186,7 +186,7 @@ class Repairer:
             self._number += 1
             question = self._open[peer] = Question(RepairRequest(self._number, first, last))
         question.until = now + GIVE_UP_S
-        self._peers.send(peer, question.request)  # if again, with its number: whichever answer comes counts
+        self._peers.send(peer, question.request)  # a repetition has the same number: either answer counts
         return question
 
     async def _use_late(self) -> bool:
@@ -212,7 +212,7 @@ class Repairer:
         if answer.holding is not Holding.HAVE or answer.first != first or not first <= last <= request.last:
             return None
         if not all(index in self._log.faulty for index in range(first, last + 1)):
-            return None  # another peer was faster: what is still faulty is asked for anew
+            return None  # another peer was faster; entries that are still faulty are requested again
         try:
             await self._log.mend(first, last, bytes(answer.data))
         except Unfitting as error:
@@ -254,10 +254,10 @@ class Repairer:
                 async with asyncio.timeout(UNSENT_POLL_S if self._questions else None):
                     await self._asked.wait()
             except TimeoutError:
-                pass  # look again at what was put off
+                pass  # try the delayed answers again
             self._asked.clear()
             for peer in list(self._questions):
-                # Put off, not dropped: the next one may come only after GIVE_UP_S.
+                # Delayed, not dropped, because the next request may come only after GIVE_UP_S.
                 if self._peers.answer_backlog(peer) <= UNSENT:
                     self._peers.send(peer, await self._answer(self._questions.pop(peer)))
 
@@ -282,7 +282,7 @@ class Repairer:
             log.put_off(error, first, last)
             return _without(request, Holding.FAULTY)  # as below
         if log.cuts != cuts:
-            return _without(request, Holding.FAULTY)  # asked again, this node knows better
+            return _without(request, Holding.FAULTY)  # when asked again, this node knows more
         # From here on only the data that was read counts: retention may have removed these entries since.
         pos = unpack_header(data).pos
         size = len(data) if end == last else size_of(data, last - first + 1)

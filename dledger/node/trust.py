@@ -131,8 +131,8 @@ class Trust:
         follower = self._replicator.follower
         if self._elector.may_vote or follower is None or follower.leader_commit < 0:
             return
-        # A commit index is the leader's own only when it committed in its term; and only what agreed with
-        # this leader is a refill, not what the store still had.
+        # A commit index counts only if the leader committed in its own term. And only entries that agree with
+        # this leader are a refill, not those that the store still had.
         mark = follower.leader_commit
         agreed = min(follower.matched, self._log.durable_index)
         if agreed >= mark and self._log.term_of(mark) == follower.term:
@@ -158,7 +158,7 @@ class Trust:
         """Note that the snapshot has replaced the log. The node votes again if it voted before."""
         self._installing = False
         self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
-        if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
+        if self._voted:  # entries of the old log are in the snapshot, or will never be committed
             self._give()
 
     # After a loss of power

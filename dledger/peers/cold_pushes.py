@@ -1,9 +1,11 @@
-"""Entries for peers that lag so far that their part of the log is no longer in memory (R6).
+"""Reads entries for peers that lag so far that their part of the log is no longer in memory (R6).
 
-One range is read at a time, the peers in turn. So a laggard costs neither memory nor more than one read of
-the disk at once, however many lag and however far. A peer that lags by more than `throttle_lag_bytes` is also
-limited to a quota (DLedger's peerPushThrottlePoint and peerPushQuota), as long as a quorum is close. If the
-group needs the laggard to commit, it may catch up as fast as it can.
+One range is read at a time, for one peer after the other. So lagging peers cost little memory and at most one
+read of the disk at once, however many they are and however far they lag.
+
+A peer that lags by more than `throttle_lag_bytes` is also limited to a quota (DLedger's peerPushThrottlePoint
+and peerPushQuota) while a quorum is not behind. If the group needs the lagging peer in order to commit, it
+may catch up as fast as it can.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dledger.replication.leader import LeaderReplication, PushState, SendAppend,
 
 Push = SendAppend | SendCommit
 GROWTH_WINDOW_S = 1.0
-"""Seconds over which the growth of the log is measured."""
+"""Period, in seconds, over which the growth of the log is measured."""
 
 
 class Throttle:
@@ -33,8 +35,8 @@ class Throttle:
         self._growth = 0.0
 
     def lags(self, leader: LeaderReplication, peer: str) -> bool:
-        """Whether a peer lacks more than `throttle_lag_bytes`, or so much that its position is not in
-        memory."""
+        """Whether a peer lacks more than `throttle_lag_bytes`, or lacks so much that its position in the log
+        is not in memory."""
         progress = leader.progress[peer]
         if progress.state is not PushState.APPEND:
             return True
@@ -45,7 +47,7 @@ class Throttle:
             return True
 
     def holds(self, leader: LeaderReplication, peer: str) -> bool:
-        """Whether this peer is limited to the quota: it lags, and a quorum does not."""
+        """Whether this peer is limited to the quota. It is if it lags and a quorum does not."""
         if peer not in leader.progress or not self.lags(leader, peer):
             return False
         near = sum(
@@ -56,7 +58,7 @@ class Throttle:
         return near > len(leader.voters) // 2
 
     def ready_at(self, peer: str) -> float:
-        """Time from which the peer may get more (loop time)."""
+        """Return the loop time from which the peer may get more."""
         return self._ready.get(peer, 0.0)
 
     def sent(self, peer: str, size: int, now: float) -> None:
@@ -70,7 +72,8 @@ class Throttle:
 
 
 class ColdPushes:
-    """Queues of ranges to be read, per peer in order. `send` gets the data when it was read."""
+    """For each peer a queue of the ranges that must be read for it, in order. `send` gets the data of each
+    range."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class ColdPushes:
         self._wake = asyncio.Event()
 
     def waits(self, peer: str) -> bool:
-        """Whether anything is queued for the peer; then later pushes must queue behind it."""
+        """Whether anything is queued for the peer. If so, later pushes must be queued behind it."""
         return peer in self._queues
 
     def add(self, leader: LeaderReplication, push: Push) -> None:
@@ -112,8 +115,8 @@ class ColdPushes:
             self._wake.clear()
 
     async def _round(self, loop: asyncio.AbstractEventLoop) -> float | None:
-        """Work until nothing can be sent now. Return the seconds until something can, None when nothing is
-        queued."""
+        """Work until nothing can be sent now. Return the seconds until something can be sent, or None if
+        nothing waits for its time."""
         held: dict[str, float] = {}
         while self._turns:
             peer = self._turns.popleft()
@@ -135,8 +138,8 @@ class ColdPushes:
         return min(held.values()) - loop.time() if held else None
 
     async def _push(self, leader: LeaderReplication, push: Push, throttled: bool) -> None:
-        """Read and send one range. If it cannot be read, nothing is sent and the peer is paused. A read ends
-        with a client batch."""
+        """Read and send one range, which ends with a client batch. If it cannot be read, nothing is sent and
+        the peer is paused."""
         read = await self._read(leader, push) if isinstance(push, SendAppend) else (b"", -1)
         if read is None:
             return

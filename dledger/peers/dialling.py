@@ -1,4 +1,5 @@
-"""Reaching a peer by name: several addresses, and what a refused connection proves (safety.md S17)."""
+"""Connects to a peer by name, which may have several addresses. A refused connection can prove that the
+peer's process is gone (safety.md S17)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from dledger.runtime.tls import PeerTls
 
 
 class Dialler:
-    """Connects to one peer. It remembers the addresses of its name, so that a redial need not wait for a name
-    server."""
+    """Connects to one peer. It remembers the addresses of the peer's name, so that a new attempt need not
+    wait for the name to be resolved."""
 
     def __init__(self, address: str, tls: PeerTls | None, timeout_s: float) -> None:
         self.address = address
@@ -23,10 +24,9 @@ class Dialler:
         self._known: tuple[str, ...] = ()
 
     async def connect(self, make: Callable[[], PeerConnection]) -> PeerConnection:
-        """Connect to the first address that answers.
-
-        ConnectionRefusedError: no process listens, at any address of the name. OSError or TimeoutError: this
-        is not known.
+        """Connect to the first address that answers. Raises ConnectionRefusedError if no process listens at
+        any address of the name. Raises OSError or TimeoutError if no address answers but a process may still
+        listen at one of them.
         """
         refused: ConnectionRefusedError | None = None
         silent: TimeoutError | None = None
@@ -39,13 +39,13 @@ class Dialler:
                 refused = error
             except TimeoutError as error:
                 silent = error
-            except OSError as error:  # no route, no such address family: says nothing of the others
+            except OSError as error:  # no route, or no such address family; the other addresses may work
                 failed = error
             else:
                 if place:
                     self._known = (host, *(other for other in self._known if other != host))
                 return connection
-        self._known = ()  # the name may stand for another machine by now
+        self._known = ()  # the name may belong to another machine now
         raise silent or refused or failed or OSError(f"{self.address} has no address")
 
     async def _connect(self, make: Callable[[], PeerConnection], host: str) -> PeerConnection:
@@ -72,7 +72,7 @@ class Dialler:
             async with asyncio.timeout(self._timeout_s):
                 found = await asyncio.get_running_loop().getaddrinfo(host, self._port)
         except ValueError as error:
-            # Addresses are checked, but an invalid one may be in a log already: it cannot be reached.
+            # Addresses are checked, but a log may contain an invalid one already. It cannot be reached.
             raise OSError(f"{self.address}: {error}") from error
         # Several socket types give an address several times.
         self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))

@@ -1,4 +1,5 @@
-"""Keeps one dialling task for every wanted peer, while the set of wanted peers changes."""
+"""Keeps one task for each peer to which a connection is wanted, while the set of these peers changes. A task
+dials its peer again and again."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 
 
 class Dials:
-    """Runs `dial(peer, address)`, which keeps a connection until it is cancelled, for each peer given to
-    `want`."""
+    """Runs one task `dial(peer, address)` for each peer given to `want`. `dial` keeps a connection until it
+    is cancelled."""
 
     def __init__(self, name: str, dial: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
         self._name = name
@@ -18,7 +19,7 @@ class Dials:
         self._changed = asyncio.Event()
 
     def want(self, addresses: Mapping[str, str]) -> None:
-        """Keep connections to these peers from now on, id -> host:port."""
+        """Keep connections to these peers from now on. `addresses` maps the id of a peer to its host:port."""
         if addresses != self._wanted:
             self._wanted = dict(addresses)
             self._changed.set()

@@ -1,8 +1,8 @@
-"""Connections between peers: frames on a transport, the hello, dialling (docs/reference/protocol.md).
+"""Connections between peers: frames on a transport, the hello, connecting (docs/reference/protocol.md).
 
-Every node dials every other. Requests are sent on the dialled connection, and replies come back on it. So
-between two nodes there are two connections, one for each direction of requests. The newest accepted
-connection of a peer replaces an older one.
+Every node connects to every other node. It sends its requests on the connection that it made, and replies
+come back on the same connection. So between two nodes there are two connections, one for each direction of
+requests. A newly accepted connection of a peer replaces an older accepted one.
 """
 
 from __future__ import annotations
@@ -21,28 +21,33 @@ from dledger.runtime.tls import certificate_names
 from dledger.runtime.turns import favour, unfavour
 
 DEAD_LINK_MS = 3000
-"""A connection that is unacknowledged or silent for this long (ms) counts as dead."""
+"""Time, in ms, after which a connection counts as dead if nothing arrives or what was sent is not
+acknowledged."""
 IN_TRANSPORT = 64 * 1024
-"""Unsent bytes in a transport above which bulk frames wait in the `Outbox`."""
+"""Number of unsent bytes in a transport above which bulk frames (large ones, such as entries) wait in the
+`Outbox`."""
 IN_KERNEL = 64 * 1024
-"""Unsent bytes that the kernel accepts at most. By default it accepts megabytes, and later frames would have
-to wait for all of them."""
+"""Largest number of unsent bytes that the kernel accepts. By default it accepts megabytes, and later frames
+would have to wait for all of them."""
 _TCP_NODELAY, _TCP_NOTSENT_LOWAT = 1, 25
 READ_BUFFER = 256 * 1024
-"""Bytes read at once. For a larger frame the buffer grows to the frame's size, up to the frame limit."""
+"""Number of bytes that are read at once. For a larger frame the buffer grows to the frame's size, up to the
+frame limit."""
 FIRST_BUFFER = 4 * 1024
-"""Bytes read at once until the first frame, the hello, has come. A connection without a hello costs no more
-memory."""
+"""Number of bytes that are read at once before the first frame, the hello, has come. So a connection without
+a hello costs no more memory."""
 MAX_ERROR_TEXT = 512
-"""Characters of an error text that are sent, or kept of a received one."""
+"""Limit, in characters, of an error text that is sent, or kept after it was received; the rest is cut off."""
 MAX_HELD = 16
-"""Requests of one client connection that may wait for the disk or a quorum. With more, its reading pauses."""
+"""Largest number of requests of one client connection that wait for the disk or a quorum. Above it the
+connection is not read."""
 
 
 class Unsent:
-    """Counts the bytes of answers that clients do not read, over all client connections to a node together.
+    """Counts the bytes of answers that clients have not read, for all client connections to a node together.
 
-    What the transport holds of a client that reads normally (at most IN_TRANSPORT) does not count.
+    Up to IN_TRANSPORT bytes in the transport of a connection do not count, because a client that reads
+    normally causes them too.
     """
 
     __slots__ = ("bytes",)
@@ -52,10 +57,11 @@ class Unsent:
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One TCP connection. `on_frame` gets every whole frame, `on_lost` is called once.
+    """One TCP connection of the peer port. `on_frame` gets every whole frame; `on_lost` is called once.
 
     If a client does not read its answers, or has MAX_HELD requests waiting, its requests are not read either.
-    Between peers that could deadlock: there the limits of replication bound what is in flight.
+    Connections between peers are always read, because two peers that wait for each other could deadlock. What
+    is in flight between peers is bounded by the limits of replication.
     """
 
     def __init__(
@@ -68,27 +74,27 @@ class PeerConnection(asyncio.BufferedProtocol):
         on_made: Callable[[PeerConnection], None] | None = None,
     ) -> None:
         self.dialled = dialled
-        """Node id that was dialled; None for an accepted connection."""
+        """Id of the node to which this side connected; None for an accepted connection."""
         self.place = ""
-        """Address that was dialled."""
+        """Address to which this side connected."""
         self.store: str | None = None
-        """Incarnation that alone may answer (dialled connections); None for any."""
+        """The only incarnation that may answer on a connection that this side made; None: any may."""
         self.peer: str | None = None
         """Node id from the hello; None until it was accepted."""
         self.hello: Hello | None = None
         self.version = 0
-        """Protocol version that both sides speak; 0 until the hello was accepted."""
+        """Protocol version that both sides use; 0 until the hello was accepted."""
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
         self.unsent: Unsent | None = None
-        """For the connection of a client: the counter of unsent answers."""
+        """For the connection of a client, the counter of unread answers."""
         self._counted = 0
         self.error: str = ""
         """Why the connection ended, or is about to end."""
         self.garbage: bool = False
-        """Whether it ended because it received data that is not of the protocol."""
+        """Whether the connection ended because it received data that does not belong to the protocol."""
         self.secret: str = ""
-        """Secret that was sent to the other side on a dialled connection (see `dledger.peers.proofs`)."""
+        """Secret that this side sent when it made the connection (see `dledger.peers.proofs`)."""
         self.nonce = ""
         """Nonce that the dialling side must send back before it is trusted (see `dledger.peers.peers`)."""
         self.names: tuple[str, ...] = ()
@@ -96,7 +102,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """Done when the connection is gone."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the hello of the other side was accepted (dialled connections)."""
+        """Done when the hello of the other side was accepted, on a connection that this side made."""
         self.closed: bool = False
         self._favoured = -1
         self.host: str = "?"
@@ -130,11 +136,12 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Sending
 
     def send(self, parts: Parts) -> None:
-        """Write the parts of one frame, ahead of all bulk that waits; dropped when the connection is gone.
+        """Write the parts of one frame, before all bulk frames that wait. The frame is dropped if the
+        connection is gone.
 
-        It does not use `writelines`. Since Python 3.12 that neither notices a lost connection (gh-136234)
-        nor, before 3.12.9 and 3.13.2, its own limit (gh-127655), and an empty part stays in its buffer for
-        ever.
+        This method does not use `writelines`. Since Python 3.12 `writelines` does not notice a lost
+        connection (gh-136234). Before 3.12.9 and 3.13.2 it does not notice its own limit (gh-127655), and
+        keeps an empty part in its buffer for ever.
         """
         if not self._gone:
             assert self._transport is not None
@@ -150,11 +157,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def _gone(self) -> bool:
-        """Whether nothing can be sent any more. A broken connection is known to its transport first."""
+        """Whether nothing can be sent any more. The transport knows first that a connection is broken."""
         return self.closed or self._transport is None or self._transport.is_closing()
 
     def send_bulk(self, parts: Parts) -> None:
-        """Write the parts of one frame after all bulk that waits, in pieces if it is large."""
+        """Write the parts of one frame after all bulk frames that wait, in pieces if it is large."""
         if self._gone:
             return
         if self._full or self._outbox.bytes or sum(map(len, parts)) > PIECE_BYTES:
@@ -164,7 +171,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.send(parts)
 
     def forget_bulk(self) -> None:
-        """Drop waiting bulk of which nothing was sent yet, because it is not needed any more."""
+        """Drop waiting bulk frames of which nothing was sent yet, because they are not needed any more."""
         self._outbox.forget()
 
     def _send_more(self) -> None:
@@ -182,11 +189,12 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes waiting here and in the transport."""
+        """Number of bytes that wait here and in the transport."""
         return self._outbox.bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def close(self, reason: str = "") -> None:
-        """Close after what was written, without the bulk that waits. Nothing more is read."""
+        """Close the connection after everything that was written is sent, but without the bulk frames that
+        wait. Nothing more is read."""
         self.error = self.error or reason
         if not self.closed:
             self.closed = True
@@ -202,12 +210,12 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Back-pressure of clients
 
     def hold(self) -> None:
-        """Count a request that waits: see MAX_HELD. `release` must follow."""
+        """Count a request that begins to wait (see MAX_HELD). The caller must call `release` later."""
         self._held += 1
         self._read_or_pause()
 
     def release(self) -> None:
-        """Count a waiting request as answered."""
+        """Count a request as answered that was counted with `hold`."""
         self._held -= 1
         self._read_or_pause()
 
@@ -219,7 +227,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self.closed or not self.client:
             return
         if not self._blocked:
-            self._parse_or_close()  # what had been read already
+            self._parse_or_close()  # the data that was read already
         if self._blocked:
             self._transport.pause_reading()
         else:
@@ -233,7 +241,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._full = False
         self._count_unsent()
-        # The transport is in the midst of writing: an error of a write in here would be lost on it.
+        # The transport is writing now, and would not notice an error of a write from here.
         asyncio.get_running_loop().call_soon(self._resumed)
 
     def _resumed(self) -> None:
@@ -267,7 +275,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.ready.set_exception(ConnectionResetError(self.error or "closed before its hello"))
             self.ready.exception()  # on an accepted connection nothing waits for it
         self._on_lost(self)
-        # Whoever still knows this connection, as a timer does, keeps neither its buffer nor its transport.
+        # Code that still refers to this connection, such as a timer, must not keep buffer and transport.
         self._transport = self._on_made = self.on_read = None
         self._buffer, self._filled, self._wanted = bytearray(), 0, 0
 
@@ -276,7 +284,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if len(self._buffer) < wanted or (
             self._filled == 0 and len(self._buffer) > max(wanted, 4 * READ_BUFFER)
         ):
-            # A new object: the transport still holds a view of the old one, which therefore cannot resize.
+            # A new object, because the transport has a view of the old one, which cannot be resized.
             grown = bytearray(wanted)
             grown[: self._filled] = self._buffer[: self._filled]
             self._buffer = grown
@@ -288,7 +296,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _parse_or_close(self) -> None:
         if self._parsing:
-            return  # called from a frame's own handler: the loop below goes on
+            return  # called by the handler of a frame: the loop below continues
         self._parsing = True
         try:
             self._parse()
@@ -320,7 +328,8 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Send small frames at once, and notice a peer that vanished. Not every transport has a socket."""
+    """Send small frames at once, and notice a peer that has vanished. Does nothing if the transport has no
+    socket."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None:
         return

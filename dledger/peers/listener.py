@@ -1,8 +1,10 @@
-"""The peer port: listens, and learns from the hello for which group a connection is.
+"""The peer port: listens, and learns from the hello to which group a connection belongs.
 
-Usually a node opens a port for itself. Nodes of several groups in one process share one: the outer shell
-opens it and passes it to each `Node`. Until its hello is understood a connection is a *stranger*. Strangers
-are few, may not send much, and do not stay long, so that they cannot crowd out peers.
+Usually a node opens a port for itself. Nodes of several groups in one process share one port; the code that
+starts them opens it and passes it to each `Node`.
+
+A connection is a *stranger* until its hello is understood. Strangers may be few, may send little, and have
+little time, so that they cannot prevent peers from connecting.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls
 
 MAX_STRANGERS = 64
-"""Connections without a hello, and for each node those without its nonce. One more closes the oldest."""
+"""Largest number of connections without a hello. Also the largest number, for each node, of connections that
+have not sent back its nonce. One more closes the oldest."""
 MAX_STRANGER_FRAME = 64 * 1024
-"""Largest frame in bytes before the nonce has come, including the hello."""
+"""Limit, in bytes, of a frame that comes before the nonce, including the hello."""
 _ANYBODY = "?"
-"""Name of the sender of a failed handshake, which is not known."""
+"""Name that stands for the sender of a failed handshake, because the sender is not known."""
 
 
 class PortOwner(Protocol):
@@ -36,7 +39,7 @@ class PortOwner(Protocol):
 
 
 class PeerPort:
-    """One listening address. `tls` None means plain connections."""
+    """One listening address. With `tls` None its connections are not encrypted."""
 
     def __init__(
         self,
@@ -50,8 +53,10 @@ class PeerPort:
         peers: Mapping[str, str] | None = None,
         self_id: str = "",
     ) -> None:
-        """`expected` are groups whose nodes may still be opening their logs. With `peers` and `self_id`, and
-        without TLS, `host` 0.0.0.0 is narrowed to the addresses at which the others find this node."""
+        """`expected` are groups whose nodes may still be opening their logs.
+
+        If `peers` and `self_id` are given, there is no TLS and `host` is 0.0.0.0, the port listens only on
+        the addresses at which the other nodes find this one."""
         self._say = env.log.child("port")
         self._host = host
         self._port = port
@@ -65,12 +70,12 @@ class PeerPort:
         self._joined: set[str] = set()
         self._failed: set[str] = set()
         self._strangers: dict[PeerConnection, asyncio.TimerHandle] = {}
-        """Strangers, oldest first, each with the timer that ends its time for a hello."""
+        """Strangers, oldest first. Each has a timer that closes it if no hello comes in time."""
         self.refusals: Refusals = Refusals(env.log.child("port"))
-        """Refusals before the group of the connection was known."""
+        """Refusals of connections whose group was not known yet."""
 
     async def open(self) -> None:
-        """Start listening; NodeFailed names the port when it is in use."""
+        """Start listening. Raises NodeFailed with the port in its text, if the port is in use."""
         loop = asyncio.get_running_loop()
         try:
             if self._tls is None:
@@ -108,14 +113,14 @@ class PeerPort:
         return await loop.create_server(self._accept, self._host, self._port)
 
     async def close(self) -> None:
-        """Accept no more connections. Those that a node adopted stay with it."""
+        """Accept no more connections. The connections that a node has adopted stay open."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._strangers):
             connection.close("shutting down")
 
     def join(self, group: str, owner: PortOwner) -> None:
-        """Pass connections for `group` to `owner` from now on; NodeFailed when the group has an owner
+        """Pass connections for `group` to `owner` from now on. Raises NodeFailed if the group has an owner
         already."""
         if group in self._owners:
             raise NodeFailed(f"two nodes of group {group!r} share a port", EXIT_CONFIG)
@@ -123,16 +128,17 @@ class PeerPort:
         self._joined.add(group)
 
     def leave(self, group: str) -> None:
-        """The node of this group has ended."""
+        """Note that the node of this group has ended."""
         self._owners.pop(group, None)
 
     def failed(self, group: str) -> None:
-        """The node of this group ended, or could not open, and will not come back without an operator."""
+        """Note that the node of this group ended, or could not open its store, and will not come back without
+        an operator."""
         self._failed.add(group)
 
     def welcomed(self, host: str) -> None:
-        """A node connected properly from this host, so later errors of the host are logged again. So are
-        failed handshakes, whose sender is never known."""
+        """Note that a node connected properly from this host, so later errors of the host are logged again.
+        Failed handshakes are logged again too, because their sender is never known."""
         self.refusals.forget(host)
         self.refusals.forget(_ANYBODY)
 
@@ -152,8 +158,8 @@ class PeerPort:
         )
 
     def _forget(self, connection: PeerConnection) -> None:
-        """Remove a connection from the strangers, and cancel its timer, which would keep it alive until the
-        time is over."""
+        """Remove a connection from the strangers. Also cancel its timer, because the timer would keep the
+        connection in memory."""
         self._strangers.pop(connection).cancel()
 
     def _on_lost(self, connection: PeerConnection) -> None:
@@ -178,14 +184,14 @@ class PeerPort:
 
     def _owner(self, hello: Mapping[str, object]) -> PortOwner | None:
         if len(self._owners) == 1 and len(self._expected) < 2:
-            # Its own checks say best what does not fit; and a client need not know the group's name.
+            # The owner's checks give the best reasons, and a client need not know the group's name.
             return next(iter(self._owners.values()))
         group = hello.get("group")
         return self._owners.get(group) if isinstance(group, str) else None
 
     def _turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Refuse a connection for which there is no node. A peer tries again by itself, and is sent a reason
-        only if the state is permanent."""
+        """Refuse a connection for which there is no node. A peer tries again by itself; it is sent a reason
+        only if waiting will not help."""
         group = hello.get("group")
         if group not in self._expected:
             groups = ", ".join(sorted(self._owners)) or "none yet"

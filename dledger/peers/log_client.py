@@ -36,18 +36,18 @@ from dledger.runtime.tls import PeerTls
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
 DIAL_S = 1.0
-"""Seconds to wait for a connection to an address, and then for a hello, before the client asks the next
-address (at most a third of its time-out each)."""
+"""Time, in seconds, to wait for a connection to an address, and then again for its hello, before the client
+asks the next address. Each wait is at most a third of the client's time-out."""
 MAX_KNOWN = 128
-"""Addresses that a client remembers at most."""
+"""Largest number of addresses that a client remembers."""
 _UNKNOWN = "the outcome is unknown"
 
 
 class RequestFailed(Exception):
-    """The group answered with another code than SUCCESS, or no node answered in time.
+    """The group answered with a code other than SUCCESS, or there was no answer in time.
 
-    Without a code no node answered. Then the text ends with `the outcome is unknown` if a request was sent:
-    it may have been carried out, or may be later.
+    `code` is None if there was no answer. If a request had been sent, it may have been executed, or may be
+    executed later; the text then ends with `the outcome is unknown`, unless the request only reads.
     """
 
     def __init__(self, text: str, code: Code | None = None) -> None:
@@ -56,7 +56,7 @@ class RequestFailed(Exception):
 
 
 class _Refused(OSError):
-    """The node refused the connection and said why; no request was sent."""
+    """The node refused the connection and gave a reason; no request was sent."""
 
 
 class _Lost(OSError):
@@ -81,11 +81,12 @@ class _Answer:
 
 
 class DLedgerClient:
-    """Finds the leader by asking, follows its hints, retries until the deadline of each call.
+    """Sends requests to the leader of a group. It finds the leader by asking the nodes, follows their hints,
+    and retries until the time-out of each call.
 
-    An append whose connection broke, or which was not answered in time, may have been stored, or may be
-    later. It is not sent again automatically. Nothing is sent before the node's hello has come: if a node
-    refuses a connection, or ends it before, no request was sent.
+    If the connection breaks during an append, or no answer comes in time, the entry may have been stored, or
+    may be stored later. The append is not sent again automatically. A request is sent only after the node's
+    hello has come. So if a node refuses a connection, or closes it before the hello, no request was sent.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class DLedgerClient:
         group: str | None = None,
         tls: PeerTls | None = None,
     ) -> None:
-        """`group` must be given if several groups share a port; `tls` if the peers use it."""
+        """`group` must be given if several groups share a port. `tls` must be given if the peers use TLS."""
         self._env = env
         self._hello = {"client": True} if group is None else {"client": True, "group": group}
         self._tls = tls
@@ -111,7 +112,8 @@ class DLedgerClient:
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
         self._place = 0
-        """Position of the address to ask next when no leader is known."""
+        """Position of the address that was asked last while no leader was known; the next address comes after
+        it."""
 
     async def __aenter__(self) -> DLedgerClient:
         return self
@@ -138,25 +140,24 @@ class DLedgerClient:
         """Read one committed entry from the leader, or from the node at `address`, which need not be the
         leader.
 
-        A committed entry never changes, so a found entry is always right. `linearizable` decides what "not
-        found" means: that the entry was not committed when this call began, or only that the asked node does
-        not know it. A node that is cut off from the majority cannot find that out, and fails with
-        WAIT_QUORUM_ACK_TIMEOUT. OSError or TimeoutError when no node answers at `address`.
+        A committed entry never changes, so an entry that is found is always right. With `linearizable`, "not
+        found" means that the entry was not committed when this call began; otherwise only that the asked node
+        does not know it. With `linearizable` a node needs a majority, and fails with WAIT_QUORUM_ACK_TIMEOUT
+        if it reaches none. Raises OSError or TimeoutError if no node answers at `address`.
         """
         answer = await self._read(address, {"op": "get", "index": index, "linearizable": linearizable})
         header = answer.header
         return Entry(header["index"], header["term"], header["pos"], header["kind"], answer.payload)
 
     async def read_index(self, address: str | None = None) -> int:
-        """An index at or above everything acknowledged before this call (ReadIndex).
-
-        It is applied on the node that answers: the one at `address`, which need not be the leader, or the
-        leader. Errors as for `get`.
+        """Return an index that is not lower than that of any entry acknowledged before this call (ReadIndex).
+        The node that answers has applied it. This is the node at `address`, which need not be the leader, or
+        without `address` the leader. Raises the same errors as `get`.
         """
         return int((await self._read(address, {"op": "read_index"})).header["index"])
 
     async def metadata(self, address: str) -> dict[str, Any]:
-        """Status of the node at an address."""
+        """Return the status of the node at an address."""
         async with asyncio.timeout(self._timeout_s):
             answer = await self._ask(address, {"op": "metadata"}, b"")
         return dict(answer.header["status"])
@@ -165,47 +166,53 @@ class DLedgerClient:
     # CONFIG_REFUSED, UNKNOWN_MEMBER, UNEXPECTED_ARGUMENT: the text says why it cannot be done.
 
     async def members(self) -> dict[str, Any]:
-        """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
+        """Return the members as the leader knows them. The keys are `members` (a list of maps), `preferred`,
+        `config_index`, `pending` and `term`."""
         answer = await self._to_leader({"op": "members"}, b"", again=True)
         return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
 
     async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
-        """Add a learner. It is promoted when it has caught up, unless `stays` is set. Return the index of the
-        entry."""
+        """Add a learner. The group makes it a voter when it has caught up, unless `stays` is set. Return the
+        index of the configuration entry."""
         request = {"op": "add", "node": node, "address": address, "stays": stays}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def promote_member(self, node: str) -> int:
-        """Make a learner that has caught up a voter. Return the index of the entry."""
+        """Promote a learner to a voter; the learner must have caught up. Return the index of the
+        configuration entry."""
         return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
 
     async def remove_member(self, node: str, *, force: bool = False) -> int:
-        """Remove a member; a leader hands over first. `force` allows the removal also without a live
-        majority, or if some other members were not seen with a program that can read the change. Return the
-        index of the entry."""
+        """Remove a member. If it is the leader, it first transfers leadership. Return the index of the
+        configuration entry.
+
+        With `force` the removal is also allowed without a live majority, and although some other members may
+        have programs that cannot read the change."""
         request = {"op": "remove", "node": node, "force": force}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def prefer(self, nodes: Sequence[str] | None) -> int:
-        """Set the preferred leaders. A leader that is not among them hands over to the first healthy one of
-        them. () means no preference, None each node's own setting."""
+        """Set the preferred leaders. A leader that is not among them hands over to the first of them that is
+        healthy. An empty sequence means no preference. None means that each node's own setting decides.
+        Return the index of the entry."""
         request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def transfer(self, node: str | None = None) -> str:
-        """Transfer leadership to a node, or to the most advanced one. Return the new leader, which may be
-        another node. RequestFailed with code TERM_CHANGED when it is not known yet."""
+        """Transfer leadership to a node, or without `node` to the most advanced one. Return the new leader,
+        which may be a different node. Raises RequestFailed with code TERM_CHANGED if the new leader is not
+        known yet."""
         return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
     async def delete_before(self, address: str, index: int) -> int:
-        """Ask the node at an address to let its log begin as near before `index` as whole segments and
-        snapshots allow. Return the first index at the time of the answer; removal continues in the
+        """Ask the node at an address to remove entries before `index`, as far as whole segments and snapshots
+        allow. Return the first index of its log at the time of the answer; removal continues in the
         background."""
         answer = await self._to_node(address, {"op": "delete_before", "index": index})
         return int(answer.header["first"])
 
     async def _read(self, address: str | None, request: dict[str, Any]) -> _Answer:
-        """Ask the node at an address, or, for None, the leader."""
+        """Ask the node at an address, or the leader if `address` is None."""
         if address is None:
             return await self._to_leader(request, b"", again=True)
         return await self._to_node(address, request)
@@ -219,8 +226,8 @@ class DLedgerClient:
         return answer
 
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
-        """Send a request to the leader. `again`: repeating it does no harm, so it is sent again after a lost
-        answer."""
+        """Send a request to the leader. `again` says that repeating the request does no harm; then the
+        request is sent again if the answer is lost."""
         number, frame = self._encode(request, payload)
         last = "no node was asked"
         address = ""
@@ -245,7 +252,7 @@ class DLedgerClient:
                             return answer
                         if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
                             last = f"{address}: {answer.header.get('text')}"
-                            self._leader = None  # it may be cut off: another node may know
+                            self._leader = None  # it may be cut off, and another node may know
                             waits = False
                             continue
                         if code is not Code.NOT_LEADER:
@@ -256,7 +263,7 @@ class DLedgerClient:
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
             self._give_up(address)
-            if waits:  # for an answer: what was sent may have been done, or may still be
+            if waits:  # a request that was sent may have been executed, or may still be
                 last = f"{address} was asked and has not answered in time" + (
                     "" if again else f": {_UNKNOWN}"
                 )
@@ -269,7 +276,7 @@ class DLedgerClient:
         return self._addresses[self._place % len(self._addresses)]
 
     def _give_up(self, address: str) -> None:
-        """Move a silent node behind the others, and drop its connection."""
+        """Forget a silent node as the leader, and drop its connection unless other requests use it."""
         if self._leader == address:
             self._leader = None
         connection = self._connections.get(address)
@@ -281,7 +288,7 @@ class DLedgerClient:
         return await self._exchange(await self._open(address), number, [frame, payload])
 
     def _encode(self, request: dict[str, Any], payload: bytes) -> tuple[int, bytes]:
-        """The number of a request, by which its answer is recognised, and its frame."""
+        """Return the number of a request, by which its answer is recognised, and its frame."""
         self._next_id += 1
         try:
             frame = encode_frame(CLIENT_REQUEST, {"id": self._next_id, **request}, len(payload))
@@ -298,7 +305,7 @@ class DLedgerClient:
         return connection
 
     async def _exchange(self, connection: PeerConnection, number: int, parts: Parts) -> _Answer:
-        """Send a request before anything else is awaited, and return its answer."""
+        """Send a request at once, before this coroutine waits for anything. Return the answer."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._owners[number] = connection
@@ -323,7 +330,7 @@ class DLedgerClient:
     def _dialled(self, address: str, dial: asyncio.Task[PeerConnection]) -> None:
         del self._dials[address]
         if not dial.cancelled():
-            dial.exception()  # waiters have it, or were cancelled
+            dial.exception()  # mark it as read: waiters got it, or were cancelled
 
     async def _dial(self, address: str) -> PeerConnection:
         patience_s = min(DIAL_S, self._timeout_s / 3)
@@ -364,7 +371,7 @@ class DLedgerClient:
             raise WireError(f"unexpected frame type {frame.number}")
 
     def _learn(self, hello: object) -> None:
-        """Learn the addresses of members that joined later than those this client was given."""
+        """Learn the addresses of members that are not among those that this client was given."""
         addresses = hello.get("addresses") if isinstance(hello, dict) else None
         for address in addresses.values() if isinstance(addresses, dict) else ():
             if (

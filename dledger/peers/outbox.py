@@ -1,9 +1,10 @@
 """Frames that wait for a connection between peers, and how they are cut (docs/reference/protocol.md,
 "Order").
 
-Entries may be megabytes, and heartbeats and votes must not wait behind them. Otherwise a leader whose
-heartbeats are late is deposed, and the next one has the same entry to send. So bulk waits here, not in the
-transport, and goes out in pieces. Everything else is written at once, between two pieces.
+Entries may have megabytes, and heartbeats and votes must not wait behind them. Otherwise the heartbeats of a
+leader come late, the others elect a new leader, and the new one has to send the same entry. So *bulk* frames,
+such as those with entries, wait here and not in the transport, and are sent in pieces. All other frames are
+written at once, between two pieces.
 """
 
 from __future__ import annotations
@@ -14,30 +15,34 @@ from collections.abc import Sequence
 from dledger.peers.wire import PIECE, Frame, WireError, decode_frame, encode_frame, frame_size
 
 PIECE_BYTES = 64 * 1024
-"""Most bytes of a frame that are written at once. A heartbeat waits for this, and for what the transport and
-the kernel hold unsent: together some 200 KiB, 80 ms at 20 Mbit/s."""
+"""Largest number of bytes of a bulk frame that are written at once. A heartbeat waits until they are sent,
+and until everything that transport and kernel hold is sent: together some 200 KiB, which take 80 ms at 20
+Mbit/s."""
 
 Parts = Sequence[bytes | memoryview]
 
 
 class Outbox:
-    """Frames of one connection, sent in order. Each is cut into pieces if the other side knows pieces."""
+    """The bulk frames of one connection, sent in order. A frame is cut into pieces if the other side can join
+    them."""
 
     def __init__(self) -> None:
         self.bytes: int = 0
         """Number of bytes that wait."""
         self._frames: deque[memoryview] = deque()
         self._sent = 0
-        """Number of bytes of the first frame that were taken already."""
+        """How many bytes of the first frame were already taken."""
 
     def add(self, parts: Parts) -> None:
-        """Queue a frame. It is copied, because the log beneath may be cut before its turn."""
+        """Queue a frame. The frame is copied, because the log from which it comes may be cut before the frame
+        is sent."""
         frame = memoryview(b"".join(parts))
         self._frames.append(frame)
         self.bytes += len(frame)
 
     def take(self, pieces: bool) -> Parts:
-        """The next piece (without `pieces`: the next frame) to write; empty when nothing waits."""
+        """Take the next piece to write, or the next whole frame if `pieces` is false. Empty if nothing
+        waits."""
         if not self._frames:
             return ()
         frame, start = self._frames[0], self._sent
@@ -59,14 +64,14 @@ class Outbox:
 
 
 class Reassembly:
-    """Puts the pieces of a frame together again."""
+    """Joins the pieces of a frame again."""
 
     def __init__(self) -> None:
         self._whole = bytearray()
 
     def add(self, piece: Frame, limit: int) -> Frame | None:
-        """Add a piece; return the whole frame with its last piece. WireError if it does not follow, or is
-        above `limit` bytes."""
+        """Add a piece. Return the whole frame if this is its last piece. Raises WireError if the piece is not
+        the next one, or if the frame is larger than `limit` bytes."""
         header = piece.header()
         match header:
             case [int(total), int(start)] if start == len(self._whole) and 0 < total <= limit:

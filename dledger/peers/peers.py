@@ -1,5 +1,5 @@
-"""The peers of a node as the shell sees them: which are connected, with which identity, over which
-connection."""
+"""The peers of a node, as its shell (the code that does I/O) sees them: which peers are connected, with which
+identity, over which connection."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ P = ParamSpec("P")
 
 MAX_NONCE = 64
 REACHED_BACK_S = 5.0
-"""Seconds for which a peer may be connected in its own direction only before this node reports it."""
+"""Time, in seconds, after which this node reports a peer that has connected to this node, but to which this
+node cannot connect."""
 MOVED = (
     "if it has a new address, record it with `dledger member remove` and `dledger member add`; "
     "otherwise check its port and dLegerPeers"
 )
 SHORT_S = 1.0
-"""Seconds. A connection that lasted less was short; after two short ones in a row the next dial waits."""
+"""Time, in seconds. A connection that lasted less counts as short; after two short ones in a row the next
+attempt waits."""
 _SENDERS: dict[type[Any], str] = {
     type_: field.name
     for type_ in get_args(Message)
@@ -67,20 +69,20 @@ ONE_SIDED = " (is TLS, tls.peer.*, enabled on one side only?)"
 
 
 class PeerEvents(Protocol):
-    """Questions and events of `Peers` about its connections; implemented by `dledger.node.inbox.Inbox`."""
+    """What `Peers` asks, and reports, about its connections; implemented by `dledger.node.inbox.Inbox`."""
 
     def my_hello(self) -> Hello:
         """Return the hello to send now."""
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Ids of the nodes that may connect, given the hello of the one that asks."""
+        """Return the ids of the nodes that may connect, given the hello of the node that asks."""
 
     def addresses(self) -> Mapping[str, str]:
         """Return the peer ports of the members, by id."""
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
-        """Another address than the recorded one at which a peer may be, and the only store that may answer
-        there."""
+        """Return another address than the recorded one, at which a peer may be, and the only store that may
+        answer there."""
 
     def on_hello(self, hello: Hello) -> None:
         """Note that a peer introduced itself, on a connection of either direction."""
@@ -98,18 +100,18 @@ class PeerEvents(Protocol):
         """Handle a message from a peer."""
 
     def on_read(self) -> None:
-        """All messages that arrived together from a peer have been given to `on_message`."""
+        """Note that all messages which arrived together from a peer were given to `on_message`."""
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         """Handle a request of the DLedger client protocol."""
 
 
 class Peers:
-    """Listens, dials every other peer, exchanges hellos, routes messages.
+    """Listens, connects to every other peer, exchanges hellos, and passes messages on.
 
-    The accepting side puts a nonce into its hello and trusts nothing before the dialling side has sent it
-    back. So a replay of the bytes of an old connection ends there (not with version 1, which has no such
-    frame).
+    The accepting side puts a nonce into its hello. It trusts nothing before the other side has sent the nonce
+    back. So somebody who replays the bytes of an old connection achieves nothing. (Version 1 of the protocol
+    has no such frame.)
     """
 
     def __init__(
@@ -145,21 +147,23 @@ class Peers:
         them."""
         self.sources: Sources = Sources(env, config, self, tls=tls is not None)
         self.unsent: Unsent = Unsent()
-        """Counts answers that clients of the port do not read."""
+        """Counts the bytes of answers that clients of the port have not read."""
         self._refusals = Refusals(self._log)
         self._doubles = Doubles()
         self.proofs: Proofs = Proofs(config.self_id, env.secret_bytes(SECRET_BYTES))
-        """Proofs that requests between the hosts come from members."""
+        """Makes and checks proofs that requests between brokers of the group come from members."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.refusals: dict[str, str] = {}
-        """Last refusal or error about a connection to each peer, for the operator, until there is a
-        connection."""
+        """The last refusal or error about a connection to each peer, shown to the operator. It is removed
+        when a connection is made."""
 
     # Life
 
     async def listen(self, events: PeerEvents) -> None:
-        """Open the peer port, or join the shared one; NodeFailed names the port when it is in use. Before
-        this call no peer is dialled; from now on `events` is notified of everything."""
+        """Open the peer port, or join the shared one. Raises NodeFailed with the port in its text, if the
+        port is in use.
+
+        No connection to a peer is made before this call. From now on `events` is notified of everything."""
         self._events = events
         self._heard = True
         self._loop = asyncio.get_running_loop()
@@ -179,12 +183,14 @@ class Peers:
         self._port.join(config.group, self)
 
     async def dial(self, peer: str, address: str) -> None:
-        """Keep a connection to one peer until cancelled. It dials the recorded address and, when that has
-        failed for `redial_max_s`, in turns also another address where the peer may be.
+        """Keep a connection to one peer until cancelled.
 
-        A refusal is reported where it proves that the process is gone (S17): at the address where the peer
-        was last. At the other of the two addresses it proves nothing, as the peer may have left it, or not
-        come to it yet.
+        This method connects to the recorded address. When that has failed for `redial_max_s`, it alternates
+        between this address and another address at which the peer may be.
+
+        If the connection is refused at the address where the peer was last, this proves that the peer's
+        process is gone, and is reported (S17). A refusal at the other address proves nothing: the peer may
+        have left that address, or may not have moved to it yet.
         """
         now = asyncio.get_running_loop().time
         diallers: dict[str, Dialler] = {}
@@ -192,7 +198,7 @@ class Peers:
         pause = self._config.redial_min_s
         again = self._redial.setdefault(peer, asyncio.Event())
         self.proofs.revoke(peer)  # a store that was removed from the group may have had this id before
-        self.refusals.pop(peer, None)  # it may be said of another address
+        self.refusals.pop(peer, None)  # it may be about another address
         short = 0
         while True:
             again.clear()
@@ -205,7 +211,7 @@ class Peers:
                     break
                 except ConnectionRefusedError:
                     if place == reached or len(places) == 1:
-                        self.refusals.pop(peer, None)  # what it said is over
+                        self.refusals.pop(peer, None)  # the refusal holds no longer
                         self._guard(self._events.on_refused, peer)
                 except TlsError as error:
                     self._refusals.note("tls", peer, str(error))
@@ -221,12 +227,13 @@ class Peers:
             reached, failing_since, pause = place, now(), self._config.redial_min_s
             short = short + 1 if lived < SHORT_S else 0
             if short >= 2:
-                # The peer closes them as they come: it cannot hold more, or another store has its id.
+                # The peer closes each connection: it has too many, or another store has its id.
                 await self._rest(again, min(pause * 2 ** min(short - 2, 10), self._config.redial_max_s))
-            # Else dial at once: a refusal tells that the process is gone (S17).
+            # Otherwise dial at once: a refused connection shows that the process is gone (S17).
 
     async def _rest(self, again: asyncio.Event, pause: float) -> float:
-        """Wait this long, or until the peer shows itself. Return how long to wait the next time."""
+        """Wait for `pause` seconds, or until the peer connects to this node. Return how long to wait the next
+        time."""
         try:
             async with asyncio.timeout(pause):
                 await again.wait()
@@ -235,14 +242,14 @@ class Peers:
         return self._config.redial_min_s
 
     async def _stay(self, peer: str, dialler: Dialler, store: str | None, strayed: str | None) -> float:
-        """Connect, and return when the connection is lost: how long it lasted, in seconds. OSError or
-        TlsError when no connection was made."""
+        """Connect, wait until the connection is lost, and return how many seconds it lasted. Raises OSError
+        or TlsError if no connection was made."""
         loop = asyncio.get_running_loop()
         try:
             connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
         except (ConnectionRefusedError, ConnectionResetError):
             raise
-        except OSError:  # a time-out, too: it is not reached at all now, and what it said may be over
+        except OSError:  # or a time-out: the peer is not reached, and its refusal may hold no longer
             self.refusals.pop(peer, None)
             raise
         try:
@@ -258,8 +265,9 @@ class Peers:
         return loop.time() - began
 
     def _places(self, peer: str, address: str, reached: str) -> list[tuple[str, str | None]]:
-        """Addresses at which to look for a peer, each with the only store that may answer there (None: any).
-        The address where it was last comes first, as the other one may be silent."""
+        """Return the addresses at which to look for a peer. Each comes with the only store that may answer
+        there (None: any store). The address where the peer was last comes first, because the other one may
+        not answer at all."""
         places: list[tuple[str, str | None]] = [(address, None)]
         elsewhere = self._events.elsewhere(peer)
         if elsewhere is not None and elsewhere[0] != address:
@@ -267,17 +275,17 @@ class Peers:
         return places
 
     def doubled(self) -> list[str]:
-        """Warnings about peers that run twice."""
+        """Return warnings about peers of which two processes run with copies of one store."""
         now = self._loop.time() if self._loop is not None else 0.0
         return [double_text(node) for node in self._doubles.told(now)]
 
     def reached_by(self, peer: str) -> bool:
-        """Whether a connection that the peer dialled is open."""
+        """Whether a connection that the peer made to this node is open."""
         return peer in self._inbound
 
     def not_reached_back(self) -> dict[str, str]:
-        """Peers that have been connected to this node for `REACHED_BACK_S`, but cannot be reached at their
-        known address."""
+        """Return the peers that have been connected to this node for `REACHED_BACK_S`, but that this node
+        cannot reach at their known addresses; by id, with these addresses."""
         known = self.addresses()
         return {
             peer: known[peer] for peer in sorted(self._settled) if peer in known and not self.connected(peer)
@@ -293,7 +301,8 @@ class Peers:
             self._refusals.note("not reached", peer, f"{text} {self.addresses()[peer]}: {MOVED}")
 
     def strayed(self) -> dict[str, str]:
-        """Peers that are connected now at another than their recorded address: id -> that address."""
+        """Return the peers that are connected now at another address than their recorded one; by id, with
+        this other address."""
         return dict(self._strayed)
 
     async def close(self) -> None:
@@ -306,7 +315,7 @@ class Peers:
             connection.close("shutting down")
 
     def refused(self) -> dict[str, int]:
-        """Refused connections and frames by cause, with those of the port."""
+        """Return how many connections and frames were refused, by cause. Those of the port are included."""
         counts = dict(self._refusals.counts)
         if self._port is not None:
             for cause, count in self._port.refusals.counts.items():
@@ -316,36 +325,37 @@ class Peers:
     # Sending
 
     def connected(self, peer: str) -> bool:
-        """Whether requests reach the peer now."""
+        """Whether requests can be sent to the peer now."""
         return peer in self._outbound
 
     def version(self, peer: str) -> int:
-        """Protocol version spoken with a peer; 0 while it is not connected in any direction."""
+        """Return the protocol version used with a peer; 0 while it is not connected in any direction."""
         connection = self._outbound.get(peer) or self._inbound.get(peer)
         return connection.version if connection else 0
 
     def backlog(self, peer: str) -> int:
-        """Unsent bytes towards a peer."""
+        """Return the number of unsent bytes of requests to a peer."""
         connection = self._outbound.get(peer)
         return connection.backlog if connection else 0
 
     def answer_backlog(self, peer: str) -> int:
-        """Unsent bytes of answers to a peer."""
+        """Return the number of unsent bytes of answers to a peer."""
         connection = self._inbound.get(peer)
         return connection.backlog if connection else 0
 
     def send(self, peer: str, message: Message) -> None:
-        """Send requests on the dialled connection, replies on the accepted one. A message is lost if there is
-        none.
+        """Send a message: requests on the connection that this node made, replies on the connection that the
+        peer made.
 
-        A message that the peer's version of the protocol does not know is dropped and counted (`too_new`).
+        The message is lost if there is no such connection. A message that the peer's version of the protocol
+        does not know is dropped and counted (`too_new`).
         """
         if isinstance(message, REPLIES):
             connection = self._inbound.get(peer)
             compress = False
         else:
             connection = self._outbound.get(peer)
-            # A link that cannot drain what was written is slow: there LZ4 pays.
+            # A link that cannot send what was written is slow, so LZ4 is worth its time.
             compress = connection is not None and connection.backlog > 4 * 1024 * 1024
         if connection is None:
             return
@@ -356,35 +366,37 @@ class Peers:
         send(encode_message(message, compress=compress, version=connection.version))
 
     def forget_pushes(self) -> None:
-        """Drop waiting pushes of which nothing was sent yet."""
+        """Drop the pushes that wait to be sent and of which nothing was sent yet."""
         for connection in self._outbound.values():
             connection.forget_bulk()
 
     def founders(self) -> dict[str, Hello]:
-        """Hellos of the nodes that answer at the addresses of the peers. If two processes have one id, only
-        one of them answers there."""
+        """Return the hellos of the nodes that answer at the addresses of the peers. If two processes have the
+        same id, only the process at that address is included."""
         return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
 
     def without_proofs(self) -> list[str]:
-        """Peers whose program makes no proofs, according to the node that answers at their address. Hellos on
-        connections to this node do not count: anybody could pass for an older member by leaving the secret
-        out."""
+        """Return the peers whose program makes no proofs, according to the hello of the node that answers at
+        their address. Hellos on accepted connections do not count. Anybody could send a hello without a
+        secret, and so pretend to be a member with an older program."""
         return [peer for peer, hello in self.founders().items() if hello.secret is None]
 
     def dialled_hello(self, peer: str) -> Hello | None:
-        """Hello of the node that answers on the dialled connection; its acknowledgements and votes come back
-        on it."""
+        """Return the hello of the node that answers on the connection which this node made to the peer. The
+        peer's acknowledgements and votes come back on this connection."""
         connection = self._outbound.get(peer)
         return connection.hello if connection else None
 
     def tell_clients(self, addresses: Mapping[str, str]) -> None:
-        """Send clients the addresses of the members that they can ask."""
+        """Send the addresses of the members to all connected clients, so that a client can ask any of these
+        members."""
         for connection in self._accepted:
             if connection.client and not connection.closed:
                 self._tell_client(connection, addresses)
 
     def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
-        """Send a client no more than it needs: with stores and cluster id it could pass for a member."""
+        """Send a client no more than it needs. If it knew the stores and the cluster id, it could pretend to
+        be a member."""
         config = self._config
         known = {"group": config.group, "node": config.self_id, "addresses": dict(addresses)}
         connection.send_frame(HELLO, known)
@@ -394,7 +406,8 @@ class Peers:
         return self._events.addresses() if self._heard else self._config.peers
 
     def prune(self, keeps: Callable[[Hello], bool]) -> None:
-        """Close the connections of peers that may no longer connect."""
+        """Close the connections with peers whose hello `keeps` rejects, because the group has removed these
+        peers."""
         for connection in [*self._outbound.values(), *self._accepted]:
             hello = connection.hello
             if hello is not None and not connection.closed and not keeps(hello):
@@ -402,8 +415,8 @@ class Peers:
                 self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
-        """Close the connections with peers, not those of clients, because this node's identity changed: they
-        must exchange hellos again."""
+        """Close the connections with peers, because this node's identity changed and hellos must be exchanged
+        again. Connections of clients stay open."""
         for connection in [*self._outbound.values(), *self._accepted]:
             if not connection.client:
                 connection.close("identity changed")
@@ -427,9 +440,10 @@ class Peers:
         connection.send_frame(HELLO, encode_hello(hello))
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Take over an accepted connection for this group that said hello.
+        """Take over an accepted connection whose hello names this group.
 
-        Anybody can repeat the hello of a peer, so it stays a stranger until the nonce comes back.
+        Anybody can repeat the hello of a peer. So the connection stays a stranger until its nonce has come
+        back.
         """
         if hello.get("client"):
             if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
@@ -456,7 +470,7 @@ class Peers:
             self._accepted.append(connection)
 
     def turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Refuse a peer's hello that came from an address without a member."""
+        """Refuse a peer's hello that came from an address to which no member belongs."""
         node = str(hello.get("node"))[:MAX_ID]
         self.refuse(
             connection,
@@ -467,7 +481,7 @@ class Peers:
         )
 
     def admit(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
-        """Answer the hello of a peer that dialled."""
+        """Answer the hello of a peer that connected to this node."""
         hello = self._check(connection, header)
         if hello is None:
             return
@@ -485,8 +499,8 @@ class Peers:
             self.refuse(connection, "silent", "the nonce was not sent back in time")
 
     def _check(self, connection: PeerConnection, header: object) -> Hello | None:
-        """The hello of the other side if it may connect; otherwise the connection is refused and None
-        returned."""
+        """Return the hello of the other side if it may connect. Otherwise refuse the connection and return
+        None."""
         try:
             hello = decode_hello(header)
             version = check_hello(self._events.my_hello(), hello, self._events.welcome(hello))
@@ -511,13 +525,12 @@ class Peers:
         return hello
 
     def _check_store(self, connection: PeerConnection, hello: Hello) -> None:
-        """Refuse a dialling node unless its store is the one that answers at that id's address, while one
-        answers there.
+        """Refuse a node that connects with the id of a peer, if another store answers at that peer's address.
 
         Otherwise two processes with one id would replace each other's connections again and again, and
-        answers to one would go to the other. There is one exception. This node may look at an old address,
-        where a removed store still runs. A node that knows a newer configuration than both of them is
-        accepted, and brings that configuration.
+        answers to one would go to the other. There is one exception. The address that this node knows may be
+        an old one, at which a removed store still runs. So a connecting node is accepted if it knows a newer
+        configuration than both this node and that store; it brings this configuration.
         """
         standing = self._outbound.get(hello.node) if connection.dialled is None else None
         if standing is None or standing.closed or standing.hello is None:
@@ -571,7 +584,7 @@ class Peers:
         self._guard(self._events.on_read)
 
     def _on_answer(self, connection: PeerConnection, header: object) -> None:
-        """Handle the hello of a peer that was dialled."""
+        """Handle the hello with which a peer answers on a connection that this node made."""
         hello = self._check(connection, header)
         if hello is None:
             return
@@ -581,7 +594,7 @@ class Peers:
         self._introduced(connection, hello)
 
     def _introduced(self, connection: PeerConnection, hello: Hello) -> None:
-        """Both sides have accepted each other: messages may flow."""
+        """Note that both sides have accepted each other, so that messages may be sent."""
         connection.peer = hello.node
         connection.on_read = self._on_read
         connection.hello = hello
@@ -616,8 +629,8 @@ class Peers:
                 self._guard(self._events.on_peer_up, hello.node)
 
     def _check_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """Check that a peer speaks only for itself, and sends requests only on connections that it
-        dialled."""
+        """Check that a peer names only itself as the sender, and sends requests only on connections that it
+        made."""
         if isinstance(message, REPLIES) is (connection.dialled is None):
             raise WireError(f"{type(message).__name__} came on a connection of the other direction")
         sender = _SENDERS.get(type(message))
@@ -648,14 +661,14 @@ class Peers:
             self.proofs.forget(peer)
 
     def refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        """End a connection, and send the reason to the other side and to the log; `cause` is a constant for
+        """End a connection. The reason is sent to the other side and logged; `cause` is a constant for
         metrics."""
         self._note(connection, cause, reason)
         connection.send_error(reason)
         connection.close(reason)
 
     def _note(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        """Record that this node refuses a connection, or what came on it."""
+        """Record that this node refuses a connection, or data that came on it."""
         self._refusals.note(cause, _sender(connection), reason)
         if connection.dialled is not None:
             self._keep(
@@ -666,8 +679,8 @@ class Peers:
         self.refusals[peer] = text[:MAX_ERROR_TEXT]
 
     def _guard(self, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a protocol callback. It has no caller, so any error except WireError ends the node through
-        `run` (architecture rule 7); a WireError is raised to the connection."""
+        """Call a protocol callback. Nothing above it handles errors, so any error except WireError ends the
+        node through `run` (architecture rule 7). A WireError is raised to the connection."""
         try:
             call(*args, **kwargs)
         except WireError:
@@ -676,12 +689,12 @@ class Peers:
             self._fail(error)
 
     def meta(self, peer: str) -> Mapping[str, str]:
-        """The `meta` of a connected peer's hello."""
+        """Return the `meta` of a connected peer's hello."""
         hello = self.hellos.get(peer)
         return hello.meta if hello else {}
 
 
 def _sender(connection: PeerConnection) -> str:
-    """Name of the sender in a refusal: the node that was introduced or dialled, else the host, which alone is
-    certain."""
+    """Return the name of the sender for a refusal: the id of the node if it is known from the hello or from
+    the connection that this side made, otherwise the host."""
     return connection.peer or connection.dialled or connection.host

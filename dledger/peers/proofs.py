@@ -1,17 +1,20 @@
 """Proofs that a request to this process comes from a member of the group.
 
-Hosts of the log (brokers) make requests to each other over connections of their own, at a port that clients
-reach, too. Such a request carries a proof that its sender is a member:
+The programs that use the log (brokers) also send requests to each other over connections of their own, at a
+port that clients reach, too. Such a request carries a proof that its sender is a member:
 
-* A node that dials a peer sends it a secret in the hello: a new one at each dial, and a different one to each
-  peer. The secret counts once the peer's answer was accepted. On an accepted connection no secret is sent.
-  So a valid secret is known only to a node that answers as a member at a member's address. A node that
-  merely connects to a peer port, and repeats the hello of a member, learns nothing.
-* The peer signs its requests to that process with the secret: keyed BLAKE2b (RFC 7693) over a number and the
-  whole content of the request. A proof is valid for one receiver, one process of it, and one content.
-* Each number counts once: the receiver keeps a sliding window of numbers for each secret. No clock is needed.
+* A node that connects to a peer sends the peer a secret in its hello. The secret is new for each connection,
+  and different for each peer. It becomes valid when the peer's answer was accepted. The accepting side never
+  sends a secret. So a valid secret is known only to a node that answers as a member at a member's address. A
+  node that merely connects to a peer port, and repeats the hello of a member, learns nothing.
+* The peer uses the secret to sign its requests to the process that sent it. The signature is keyed BLAKE2b
+  (RFC 7693) over a number and the whole content of the request. A proof is valid for one receiver, one
+  process of the receiver, and one content.
+* Each number is accepted once. The receiver keeps a sliding window of numbers for each secret. No clock is
+  needed.
 
-A secret lives in memory only and is never logged. Pure, except for the secret with which it is made.
+A secret is kept in memory only and is never logged. Pure, except for the random secret from which all others
+are derived.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 SECRET_BYTES = 32
-"""Bytes of a process's secret, from which all others are derived, and of each derived one."""
+"""Size in bytes of a process's secret, from which all others are derived, and of each derived secret."""
 MAX_TOLD = 8
-"""Secrets of a peer that are valid at a time, the newest ones. Requests that were signed before a connection
-was lost may arrive after it."""
+"""Largest number of valid secrets per peer; the newest are kept. Several are valid at a time because requests
+that were signed before a connection was lost may arrive after it."""
 WINDOW = 8192
-"""How far below the highest number of a secret a number may be; one further behind is refused. A connection
-delivers in order, and a lost one leaves no more requests than its buffer holds."""
+"""How far a number may be below the highest number seen with its secret; one further below is refused. A
+connection delivers in order, and a lost connection leaves no more requests than its buffer holds."""
 _DERIVE = b"dledger-secret"
 _SIGN = b"dledger-proof"
 _SECRET = re.compile(r"([0-9]{1,15})\.([0-9a-f]{64})")
@@ -44,10 +47,10 @@ class _Window:
     def __init__(self) -> None:
         self.top = -1
         self.seen = 0
-        """Bit `k`: whether number `top - k` came."""
+        """Bit `k` says whether number `top - k` was used."""
 
     def take(self, number: int) -> bool:
-        """Mark a number as used. False when it was used before, or may have been."""
+        """Mark a number as used. Returns False if it was used before, or may have been used."""
         ahead = number - self.top
         if ahead > 0:
             self.seen = 1 if ahead >= WINDOW else (self.seen << ahead | 1) & ((1 << WINDOW) - 1)
@@ -61,7 +64,8 @@ class _Window:
 
 
 class Proofs:
-    """The secrets that this process sent to its peers, and those that they sent to it."""
+    """The secrets that this process sent to its peers, and the secrets that the peers sent to this
+    process."""
 
     def __init__(self, own: str, secret: bytes) -> None:
         """`own` is the id of this node. `secret` is random, and different in every process."""
@@ -69,20 +73,24 @@ class Proofs:
         self._secret = secret
         self._dials = 0
         self._told: dict[str, OrderedDict[int, _Window]] = {}
-        """Peer -> number of the dial -> numbers that came under its secret; the newest dial last."""
+        """Maps a peer to a map of the secrets that were sent to it. The key in that map is the number of the
+        dial (connection attempt); the value has the numbers used with the secret of this dial. The newest
+        dial comes last."""
         self._heard: dict[str, tuple[int, bytes]] = {}
-        """Peer -> number and secret of its newest dial."""
+        """Maps a peer to the number and the secret of its newest dial (connection attempt)."""
         self._made = 0
 
     # The receiver
 
     def tell(self, peer: str) -> str:
-        """Make a secret for the hello to a peer at its address. It is valid after `introduced`."""
+        """Make a secret for the hello to a peer at its address. The secret is not valid before `introduced`
+        is called."""
         self._dials = dial = self._dials + 1
         return f"{dial}.{self._key(peer, dial).hex()}"
 
     def introduced(self, peer: str, secret: str) -> None:
-        """The node to which this secret was sent has answered as that peer, and was accepted."""
+        """Make this secret valid, because the node to which it was sent has answered as that peer and was
+        accepted."""
         told = self._told.setdefault(peer, OrderedDict())
         told[int(secret.partition(".")[0])] = _Window()
         if len(told) > MAX_TOLD:
@@ -93,7 +101,7 @@ class Proofs:
         self._told.pop(peer, None)
 
     def check(self, proof: str, content: Sequence[bytes]) -> str | None:
-        """The peer that made this proof for this content; None when the proof is invalid, or was used
+        """Return the peer that made this proof for this content. None if the proof is invalid or was used
         before."""
         found = _PROOF.fullmatch(proof)
         if found is None:
@@ -114,7 +122,7 @@ class Proofs:
     # The sender
 
     def hear(self, peer: str, secret: str | None) -> None:
-        """Note the secret of a peer that dialled this node; None if its program sends none."""
+        """Note the secret that a peer sent when it connected to this node. None if its program sends none."""
         found = _SECRET.fullmatch(secret or "")
         if found is None:
             self._heard.pop(peer, None)
@@ -131,7 +139,7 @@ class Proofs:
         return tuple(self._heard)
 
     def make(self, peer: str, content: Sequence[bytes]) -> str:
-        """Make a proof for one request to a peer; empty if the peer sent no secret."""
+        """Make a proof for one request to a peer. Empty if the peer sent no secret."""
         heard = self._heard.get(peer)
         if heard is None:
             return ""

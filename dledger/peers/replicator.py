@@ -1,7 +1,9 @@
-"""The shell of replication: performs the effects of the pure parts on the log and the links.
+"""The shell (the part with I/O) of replication. It performs the effects that the pure parts decide on, on the
+log and on the connections.
 
-As a leader it turns `SendAppend` into frames (from memory when the entries are fresh, by a worker when they
-are cold). As a follower it checks, cuts, stores and acknowledges. The node passes messages to it.
+As a leader it makes frames from `SendAppend`: from memory if the entries are recent, otherwise with data that
+a worker reads from the disk. As a follower it checks, cuts, stores and acknowledges. The node passes messages
+to it.
 """
 
 from __future__ import annotations
@@ -31,49 +33,51 @@ from dledger.replication.leader import LeaderReplication
 from dledger.runtime import Env
 
 NEAR_ENTRIES = 64
-"""For a peer that lacks no more entries than this the throttle is not checked."""
+"""The throttle is not checked for a peer that lacks no more entries than this."""
 COMMIT_NOTICE_S = 0.01
-"""Seconds that a commit waits for a push which can carry it; after that the commit is sent in a frame of its
-own. A producer that sends one message after the other needs no such frames: each push reports the commit of
-the one before."""
+"""Time, in seconds, that the news of a commit waits for a push that can carry it. After that it is sent in a
+frame of its own. A producer that sends one message after the other needs no such frames, because each push
+reports the commit of the message before."""
 CHAIN_STRIKES = 3
-"""Number of frames in a row that must contradict the chain before this node's log counts as corrupt."""
+"""Number of frames in a row that must contradict the chain CRC of this node's log before the log counts as
+corrupt."""
 
 
 class ReplicatorEvents(Protocol):
     """Events of the `Replicator` about the log; implemented by `dledger.node.node.Node`."""
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index is now `index`; it was `before`, which may be the same."""
+        """Note that the commit index is now `index`. It was `before`, which may be equal."""
 
     def config_appended(self, index: int, body: bytes) -> None:
-        """A configuration entry was appended to the log (`body` holds the bytes of its record)."""
+        """Note that a configuration entry was appended to the log (`body` holds the bytes of its record)."""
 
     def log_cut(self, last_index: int) -> None:
-        """The log was cut and ends at `last_index`."""
+        """Note that the log was cut and ends at `last_index`."""
 
     def fail(self, error: BaseException) -> None:
-        """A callback failed: the node ends."""
+        """Note that a callback failed, so the node ends."""
 
 
 class Installs(Protocol):
-    """Installs for peers behind the log; implemented in `dledger.snapshots`."""
+    """Snapshots that a leader sends to peers which are behind its log; implemented in `dledger.snapshots`."""
 
     def offer(self) -> Offer | None:
-        """The snapshot for a peer that is behind this log."""
+        """Return the snapshot for a peer that is behind this log."""
 
     def send_install(self, leader: LeaderReplication, effect: leader_core.SendInstall) -> None:
         """Send a piece of the snapshot."""
 
     def no_snapshot(self, peer: str) -> None:
-        """A peer needs a snapshot, and no available one would help it."""
+        """Note that a peer needs a snapshot, and that no available one would help it."""
 
     def forget(self) -> None:
-        """Leadership ended: drop the pieces that wait to be sent."""
+        """Drop the pieces of snapshots that wait to be sent, because the leadership ended."""
 
 
 class Replicator:
-    """The replication of one node. `leader` is set during a leadership, `follower` towards a known leader."""
+    """The replication of one node. `leader` is set while this node leads, `follower` while it follows a known
+    leader."""
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Replicator:
         self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self._untold: dict[str, None] = {}
-        """Peers that still have to be notified of a commit: by a push, or else by `_tell_commits`."""
+        """Peers that must still be notified of a commit: with a push, or otherwise by `_tell_commits`."""
         self._telling = False
         self.corrupt_frames: int = 0
         self._trusted = True
@@ -109,17 +113,18 @@ class Replicator:
     # Both
 
     def trust(self, trusted: bool) -> None:
-        """Set whether this store counts from now on; one that must be refilled does not (S9)."""
+        """Set whether this store's acknowledgements count from now on. Those of a store that must be refilled
+        do not (S9)."""
         self._trusted = trusted
         if self.follower is not None and trusted:
             self.follower.trusted = True
 
     def known_committed(self, index: int) -> None:
-        """Take over the commit index from the store or a snapshot, without notifying anything."""
+        """Take over the commit index from the store or a snapshot. Nobody is notified."""
         self.commit_index = max(self.commit_index, index)
 
     def _commit_to(self, index: int) -> None:
-        """Mark entries up to `index` as committed, as far as this node holds them."""
+        """Mark entries up to `index` as committed, but none beyond the end of this node's log."""
         before = self.commit_index
         self.commit_index = max(before, min(index, self._log.last_index))
         self._events.committed(before, self.commit_index)
@@ -132,7 +137,7 @@ class Replicator:
         self.leader = leader
 
     def stop_leading(self) -> None:
-        """End the leadership: drop pushes of which nothing was sent yet."""
+        """End the leadership, and drop the pushes of which nothing was sent yet."""
         self.leader = None
         self._untold = {}
         self._peers.forget_pushes()
@@ -140,11 +145,11 @@ class Replicator:
             self.installs.forget()
 
     def offer(self) -> Offer | None:
-        """The snapshot for a peer that is behind this log."""
+        """Return the snapshot for a peer that is behind this log."""
         return None if self.installs is None else self.installs.offer()
 
     def perform(self, effects: list[leader_core.Effect]) -> None:
-        """Perform effects of the leader's part."""
+        """Perform effects of the pure part of the leader."""
         leader = self.leader
         if leader is None:
             return
@@ -190,7 +195,7 @@ class Replicator:
         self.tell_commits()
 
     def tell_commits(self) -> None:
-        """Notify now all peers that wait for news of a commit."""
+        """Notify all peers now that still have to be notified of a commit."""
         leader = self.leader
         untold, self._untold = self._untold, {}
         if leader is None:
@@ -239,14 +244,14 @@ class Replicator:
         try:
             data, last = await self._log.read_range(effect.first, effect.last)
         except Rotten:
-            self._pause(leader, effect)  # never send rot: go on when it is repaired, or when it is retired
+            self._pause(leader, effect)  # never send corrupt data: resume when it is repaired or removed
             return None
         except OSError as error:
             self._log.put_off(error, effect.first, effect.last)
             self._pause(leader, effect)  # paused peers are tried again at intervals
             return None
         if leader.withholds(effect.peer, last):
-            self._pause(leader, effect)  # the rest of a client batch: go on when it is committed
+            self._pause(leader, effect)  # the rest of a client batch: resume when it is committed
             return None
         return data, last
 
@@ -281,7 +286,7 @@ class Replicator:
     # Follower
 
     def follow(self, term: int) -> None:
-        """The term changed: forget the agreement with the leader of an earlier term."""
+        """Begin a new term: forget what was agreed with the leader of an earlier term."""
         if self.follower is not None and self.follower.term != term:
             self.follower = None
 
@@ -295,7 +300,8 @@ class Replicator:
         self._perform_follower(peer, push, follower.receive(push, self.commit_index))
 
     def durable_moved(self) -> None:
-        """The durable index moved: acknowledge to the leader, or count it as the leader's own."""
+        """Note that the durable index moved. Acknowledge it to the leader; if this node leads, count it for
+        itself."""
         if self.leader is not None:
             self.perform(self.leader.local_durable())
         elif self.follower is not None:
@@ -327,20 +333,20 @@ class Replicator:
                 self._cut_wake.set()
 
     def _explained(self, push: Push, response: PushResponse) -> PushResponse:
-        """If an agreement has to wait for the disk and the disk has no room, say so in the answer: it may
-        take long."""
+        """Return the response with code DISK_FULL if it agrees but must wait for the disk, and the disk is
+        full, because the wait may take long. Otherwise return it unchanged."""
         agreed = isinstance(push, Compare) and response.code is Code.SUCCESS and push.index > response.stored
         if agreed and not self._log.can_store(self._log.end_pos):
             return replace(response, code=Code.DISK_FULL)
         return response
 
     def _store(self, peer: str, push: Append) -> None:
-        """Check a frame, then append the new part of it."""
+        """Check the entries of a frame, then append those that are new."""
         follower = self.follower
         log = self._log
         if follower is None:
             return
-        if not log.can_store(push.pos):  # asked first: what is refused needs no check
+        if not log.can_store(push.pos):  # first, because entries that are refused need no check
             self._peers.send(peer, follower.disk_full().response)
             return
         continues = push.first == log.last_index + 1
@@ -370,8 +376,8 @@ class Replicator:
         self._overlap(peer, push, run, follower)
 
     def _suspect_chain(self, push: Append, error: CorruptEntry) -> None:
-        """Count a frame that contradicts the chain. Equal (index, term) with different content is corruption,
-        unless the frame itself was damaged (S16)."""
+        """Count a frame whose entries do not continue the chain CRC of this node's log. Either the frame was
+        damaged, or this node has other content for an (index, term), which is corruption (S16)."""
         self._chain_strikes = self._chain_strikes + 1 if self._chain_struck == push.prev_index else 1
         self._chain_struck = push.prev_index
         if self._chain_strikes >= CHAIN_STRIKES:
@@ -405,13 +411,13 @@ class Replicator:
 
     def _append_run(self, run: Run, first: int) -> None:
         for batch in run.batches(first):
-            self._log.join(batch)  # written when all that came with it is read: `Inbox.on_read`
+            self._log.join(batch)  # written when everything that came with it was read (`Inbox.on_read`)
         for index in run.configs:
             if index >= first:
                 self._events.config_appended(index, run.body(index))
 
     async def run_cuts(self) -> None:
-        """Cut conflicting suffixes, one at a time, then handle the push again."""
+        """Cut conflicting suffixes of the log, one at a time. After each cut handle its push again."""
         while True:
             await self._cut_wake.wait()
             self._cut_wake.clear()

@@ -1,15 +1,16 @@
-"""Which addresses connections of members may come from, and which clients may change the group: the rule of a
-port without TLS.
+"""The rule of a port without TLS: from which addresses members may connect, and which clients may change the
+group.
 
 Without certificates anybody who reaches the port can claim to be a member. So a peer's hello is accepted only
-from an address of a member. These addresses are named by `dLegerPeers`, by the configuration in the log, or
-by other members (for a member that was added while this node was away). A client may ask from anywhere, but
-requests that change the group are accepted from these addresses only. This machine counts as the node's own
-administration, and `peerAllowedSources` names further addresses. With TLS the certificates decide, and this
-module does nothing.
+from an address of a member. These addresses come from `dLegerPeers`, from the configuration in the log, or
+from other members (for a member that was added while this node was away).
 
-Names are resolved off the hot path. A hello from an unknown address waits until all names have been looked up
-again, and the members asked, at most once per `LOOK_PAUSE_S`.
+A client may ask from anywhere, but requests that change the group are accepted from these addresses only.
+This machine counts as the node's own administration, and `peerAllowedSources` names further addresses. With
+TLS the certificates decide, and this module does nothing.
+
+Messages do not wait for names to be resolved. Only a hello from an unknown address waits, until all names
+have been looked up again and the members were asked. This happens at most once per `LOOK_PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from dledger.peers.wire import HELLO, Frame
 from dledger.runtime import Env
 
 LOOK_PAUSE_S = 1.0
-"""Seconds between two rounds of looking up names and asking members. Strangers cannot make a node do it more
-often."""
+"""Smallest time, in seconds, between two rounds of looking up names and asking members. Strangers cannot make
+a node do it more often."""
 LOOK_LIMIT_S = 1.0
-"""Seconds that a name, or a member that is asked, may take to answer."""
+"""Time-out, in seconds, of looking up a name, and of asking a member."""
 MAX_TOLD = 64
-"""Most addresses kept that members reported and that no configuration here names."""
+"""Largest number of addresses kept that only other members report and that no configuration here names."""
 MAX_ANSWER = 64 * 1024
-"""Largest answer of a member in bytes."""
+"""Limit, in bytes, of the answer of a member."""
 ANYBODY = "*"
 """Value in `peerAllowedSources` that allows all addresses."""
 EVERYWHERE = ("0.0.0.0", "::")
@@ -49,14 +50,15 @@ class Connections(Protocol):
         """Return the peer ports of the members, by id."""
 
     def admit(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Continue with the hello: its address belongs to a member."""
+        """Continue with the hello, because its address belongs to a member."""
 
     def turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Refuse the hello: its address belongs to no member."""
+        """Refuse the hello, because its address belongs to no member."""
 
 
 class Sources:
-    """The source rule of one node. `guarded` False (with TLS, or by the setting) allows every address."""
+    """The source rule of one node. If `guarded` is False (with TLS, or by the setting), every address is
+    allowed."""
 
     def __init__(self, env: Env, config: NodeConfig, connections: Connections, *, tls: bool) -> None:
         self._log = env.log.child("sources")
@@ -65,7 +67,7 @@ class Sources:
         self.guarded: bool = not tls and ANYBODY not in config.allowed_sources
         self._allowed = [ipaddress.ip_network(text) for text in config.allowed_sources if text != ANYBODY]
         self._found: dict[str, tuple[IpAddress, ...]] = {}
-        """Addresses of the members' names when they were last looked up."""
+        """Maps a member's name to the addresses that it had when it was last looked up."""
         self._told: dict[str, None] = {}
         self._unsure: dict[PeerConnection, Mapping[str, object]] = {}
         self._wake = asyncio.Event()
@@ -73,8 +75,8 @@ class Sources:
         self._hurry = asyncio.Event()
 
     def admits(self, host: str) -> bool:
-        """Whether this is the address of a member or of this machine, or an allowed one, as far as is
-        known."""
+        """Whether this is the address of a member or of this machine, or an allowed address, as far as this
+        node knows."""
         if not self.guarded:
             return True
         source = read_ip(host)
@@ -92,8 +94,8 @@ class Sources:
             self._wake.set()
 
     def look(self) -> None:
-        """Look names up, because a client came from an unknown address: it may be a member whose name is
-        new."""
+        """Look names up, because a client came from an unknown address: it may run on a member whose name has
+        a new address."""
         self._wake.set()
 
     def members_changed(self) -> None:
@@ -136,7 +138,7 @@ class Sources:
             try:
                 yield split_address(address)[0]
             except ValueError:
-                continue  # an invalid address may be in a log already
+                continue  # a log may contain an invalid address already
 
     def _addresses(self, host: str) -> tuple[IpAddress, ...]:
         literal = read_ip(host)
@@ -145,7 +147,7 @@ class Sources:
     async def _resolve(self) -> None:
         hosts = [host for host in dict.fromkeys(self._hosts()) if read_ip(host) is None]
         answers = await asyncio.gather(*(look_up(host) for host in hosts))
-        # A name that cannot be looked up now stands for what it stood for before.
+        # A name that cannot be looked up now keeps its previous addresses.
         found = {
             host: answer or self._found.get(host, ()) for host, answer in zip(hosts, answers, strict=True)
         }
@@ -159,7 +161,7 @@ class Sources:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(self._hear(places), name="ask-members")
             news = group.create_task(self._hurry.wait(), name="members-changed")
-            # A waiting node may be in a configuration that came since, and an asked member may be silent.
+            # A newer configuration may contain the node that waits, and an asked member may not answer.
             await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
             asking.cancel()
             news.cancel()
@@ -172,7 +174,7 @@ class Sources:
 
 
 async def look_up(host: str) -> tuple[IpAddress, ...]:
-    """The addresses of a name; empty when the look-up fails."""
+    """Return the addresses of a name. Empty if the name cannot be looked up."""
     try:
         async with asyncio.timeout(LOOK_LIMIT_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, 0)
@@ -183,7 +185,8 @@ async def look_up(host: str) -> tuple[IpAddress, ...]:
 
 
 async def ask(place: str, group: str) -> tuple[str, ...]:
-    """Addresses of the members that the one at `place` reports to a client; empty when it does not answer."""
+    """Return the addresses of members that the member at `place` reports to a client. Empty if it does not
+    answer."""
     answer: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
 
     def on_frame(connection: PeerConnection, frame: Frame) -> None:
@@ -213,8 +216,8 @@ async def ask(place: str, group: str) -> tuple[str, ...]:
 
 
 def read_ip(text: str) -> IpAddress | None:
-    """Parse an IP address without its zone; an IPv4 address that is embedded in IPv6 becomes IPv4. None for a
-    name."""
+    """Parse an IP address without its zone. An IPv4 address that is embedded in IPv6 becomes IPv4. None for a
+    host name."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -224,9 +227,9 @@ def read_ip(text: str) -> IpAddress | None:
 
 
 async def own_places(own: str, peers: Mapping[str, str]) -> tuple[str, ...]:
-    """Addresses at which the others find this node, whose peer port is `own`; empty when that is not known.
-
-    Its name may be unknown here, or mean this machine's loopback although other nodes are elsewhere.
+    """Return the addresses at which the others find this node, whose peer port is `own`. Empty if they are
+    not known: this machine may not know its own name, or may resolve it to its loopback address although
+    other nodes are on other machines.
     """
     found = await _places(own)
     if found and all(address.is_loopback for address in found):

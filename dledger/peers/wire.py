@@ -1,9 +1,10 @@
-"""Encoding of peer frames: `u32 rest | u16 header size | msgpack header | payload`, big-endian.
+"""Encoding of peer frames: `u32 rest | u16 header size | msgpack header | payload`, big-endian. `rest` is the
+number of bytes after it.
 
-The header of a message is an array: type number, then its fields in order (payload left out). New fields are
-added at the end. An older node ignores fields that it does not know, a newer one fills in defaults. The hello
-and the client protocol use maps (type 0 and 64 up). The payload of an Append is raw entry bytes,
-LZ4-compressed when the header says so.
+The header of a message is an array of the type number and the fields in order, without the payload. New
+fields are added at the end. An older node ignores fields that it does not know, and a newer node fills in
+defaults for fields that are missing. The hello (type 0) and the client protocol (types from 64 on) use maps.
+The payload of an Append is raw entry bytes, compressed with LZ4 if the header says so.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ from dledger.protocol import PROTOCOL_MAX
 
 PREFIX = struct.Struct(">IH")
 MAX_HEADER = 0xFFFF
-"""Bytes of a header at most: its size is written in 16 bits."""
+"""Limit, in bytes, of a header, because its size is written in 16 bits."""
 HELLO = 0
 PIECE = 61
-"""Frame for a part of another frame: the header is `[size of the whole frame, offset of this part]`, the
-payload is the part."""
+"""Number of the frame that carries a part of another frame. Its header is `[size of the whole frame, offset
+of this part]`; its payload is the part."""
 PROOF = 62
-"""Frame with the nonce of the accepting side's hello, sent back: it proves that what follows is no replay."""
+"""Number of the frame that returns the nonce of the accepting side's hello. It proves that what follows is no
+replay."""
 ERROR = 63
 CLIENT_REQUEST = 64
 CLIENT_RESPONSE = 65
 MAX_BODY = 4 * 1024 * 1024
-"""Bytes of one body that a client may append; a larger one is refused."""
+"""Limit, in bytes, of one body that a client may append; a larger one is refused."""
 
 _NUMBERS: dict[type[Any], int] = {
     VoteRequest: 1,
@@ -71,14 +73,15 @@ _NUMBERS: dict[type[Any], int] = {
 }
 _TYPES = {number: type_ for type_, number in _NUMBERS.items()}
 _FIELDS_IN_1: dict[type[Any], int] = {VoteRequest: 6, Heartbeat: 2, HeartbeatResponse: 2, TimeoutNow: 2}
-"""Number of fields that a message had in version 1, for messages that have more now."""
+"""Maps the type of a message to the number of fields that it had in version 1, for messages that have more
+now."""
 _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
 """Messages whose last field, `data`, is the payload of the frame."""
 
 
 def _header_of(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The header of a message with a payload: its other fields, and the original size if the payload is
-    compressed."""
+    """Make the header type of a message with a payload. It has the other fields, and the original size if the
+    payload is compressed."""
     fields: list[Any] = [
         (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in msgspec.structs.fields(type_)[:-1]
@@ -97,23 +100,25 @@ _PAIR = 0x92
 _MAX_NUMBER = 0x7F
 """Highest number of a frame that msgpack writes as one byte."""
 COMPRESS_ABOVE = 4096
-"""Bytes of payload below which LZ4 is not tried."""
+"""Smallest payload, in bytes, for which LZ4 is tried."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
 
 
 class WireError(Exception):
-    """A frame that is not of this protocol; the connection is closed."""
+    """A frame does not belong to this protocol; the connection is closed."""
 
 
 class Frame(NamedTuple):
-    """A frame whose header is not decoded yet: type number, the packed rest of the header, payload."""
+    """A frame whose header is not decoded yet: its type number, the packed rest of the header, and the
+    payload."""
 
     number: int
     packed: memoryview
     payload: memoryview
 
     def header(self) -> Any:
-        """Decode the header behind the number: a list, a map or a text. WireError when it is malformed."""
+        """Decode the rest of the header after the number: a list, a map or a text. Raises WireError if it is
+        malformed."""
         try:
             return msgpack.unpackb(self.packed, raw=False, strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
@@ -121,10 +126,9 @@ class Frame(NamedTuple):
 
 
 def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
-    """Encode prefix and header; `payload_size` bytes must follow on the connection. ValueError when it does
-    not fit.
-
-    A caller that puts received text into a header must bound its length.
+    """Encode prefix and header. The caller must send `payload_size` bytes after them. Raises ValueError if
+    the header or the payload is too large. A caller that puts received text into a header must limit its
+    length.
     """
     if not 0 <= number <= _MAX_NUMBER:
         raise ValueError(f"frame {number}: numbers go to {_MAX_NUMBER}")
@@ -137,8 +141,8 @@ def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
 def encode_message(
     message: Message, *, compress: bool = False, version: int = PROTOCOL_MAX
 ) -> list[bytes | memoryview]:
-    """Encode as parts to be written one after another, with the fields that `version` of the protocol
-    knows."""
+    """Encode as parts that are to be written one after another, with the fields that version `version` of the
+    protocol knows."""
     type_ = type(message)
     number = _NUMBERS[type_]
     if type_ not in _WITH_PAYLOAD:
@@ -160,7 +164,8 @@ def _frame_of(number: int, values: object, payload_size: int) -> bytes:
 
 
 def decode_message(frame: Frame) -> Message:
-    """Decode the message of a frame; WireError when fields are missing, of the wrong type or out of range."""
+    """Decode the message of a frame. Raises WireError if fields are missing, of the wrong type or out of
+    range."""
     number, packed, payload = frame
     decoder = _DECODERS.get(number)
     if decoder is None:
@@ -177,7 +182,7 @@ def decode_message(frame: Frame) -> Message:
 
 
 def _unpacked(payload: memoryview, raw_size: int) -> bytes:
-    # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
+    # LZ4 makes at most 255 bytes out of one byte, so a small frame cannot need much memory.
     if not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(payload)):
         raise WireError(f"the payload announces an impossible size {str(raw_size)[:32]}")
     try:
@@ -190,7 +195,8 @@ def _unpacked(payload: memoryview, raw_size: int) -> bytes:
 
 
 def frame_size(data: memoryview, limit: int) -> int | None:
-    """Whole size of the frame that starts here, None when fewer than 4 bytes have arrived."""
+    """Return the whole size of the frame that begins with this data. None if fewer than 4 bytes have
+    arrived."""
     if len(data) < 4:
         return None
     size = 4 + int.from_bytes(data[:4], "big")
@@ -200,7 +206,7 @@ def frame_size(data: memoryview, limit: int) -> int | None:
 
 
 def decode_frame(data: memoryview) -> Frame:
-    """Decode one whole frame; WireError when it is malformed."""
+    """Decode one whole frame. Raises WireError if it is malformed."""
     _, header_size = PREFIX.unpack_from(data)
     end = PREFIX.size + header_size
     if end > len(data):

@@ -7,7 +7,8 @@ from dledger.remoting.response_headers import I64, Header
 
 
 class AccessConfigHeader(Header):
-    """50 UPDATE_AND_CREATE_ACL_CONFIG. Lists are separated by commas, as in `topicA=PUB,topicB=SUB`."""
+    """Header of 50 UPDATE_AND_CREATE_ACL_CONFIG. The items of a list are separated by commas, as in
+    `topicA=PUB,topicB=SUB`."""
 
     accessKey: str
     secretKey: str | None = None
@@ -20,13 +21,14 @@ class AccessConfigHeader(Header):
 
 
 class AccessKeyHeader(Header):
-    """51 DELETE_ACL_CONFIG."""
+    """Header of 51 DELETE_ACL_CONFIG."""
 
     accessKey: str
 
 
 class WhiteAddressesHeader(Header):
-    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG. `globalWhiteAddrs` is separated by commas."""
+    """Header of 53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG. The addresses in `globalWhiteAddrs` are separated by
+    commas."""
 
     globalWhiteAddrs: str
     aclFileFullPath: str | None = None
@@ -39,13 +41,13 @@ class MasterFlushOffsetHeader(Header):
 
 
 class AddBrokerHeader(Header):
-    """902 ADD_BROKER, to a container."""
+    """Header of 902 ADD_BROKER, which is sent to a container (a process that runs several brokers)."""
 
     configPath: str
 
 
 class RemoveBrokerHeader(Header):
-    """903 REMOVE_BROKER, to a container."""
+    """Header of 903 REMOVE_BROKER, which is sent to a container (a process that runs several brokers)."""
 
     brokerClusterName: str
     brokerName: str
@@ -53,7 +55,7 @@ class RemoveBrokerHeader(Header):
 
 
 class ElectMasterHeader(Header):
-    """1002 CONTROLLER_ELECT_MASTER, as an operator sends it."""
+    """Header of 1002 CONTROLLER_ELECT_MASTER, as an operator sends it."""
 
     clusterName: str
     brokerName: str
@@ -62,7 +64,8 @@ class ElectMasterHeader(Header):
 
 
 class CleanBrokerDataHeader(Header):
-    """1011 CLEAN_BROKER_DATA. `brokerControllerIdsToClean` is separated by semicolons."""
+    """Header of 1011 CLEAN_BROKER_DATA. The ids in `brokerControllerIdsToClean` are separated by
+    semicolons."""
 
     brokerName: str
     clusterName: str | None = None

@@ -1,8 +1,7 @@
-"""Typed bodies of requests and answers (RocketMQ's *Body, *Data classes), with fastjson's leniencies.
-
-Reading accepts what clients really send: enums by name or ordinal, numbers as text, missing keys, a
-trailing newline, unquoted keys; unknown keys are ignored. Writing is strict JSON with sorted keys and
-without nulls. Field names are those on the wire.
+"""Typed bodies of requests and answers (RocketMQ's *Body, *Data classes). As with fastjson, reading accepts
+what clients really send: enums by name or ordinal, numbers as text, missing keys, a trailing newline,
+unquoted keys; unknown keys are ignored. Writing is strict JSON with sorted keys and without nulls. Field
+names are those on the wire.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ MASTER_ID = 0
 """Broker id of the master; every other id is that of a slave."""
 
 DEFAULT_TOPIC = "TBW102"
-"""The topic whose queues a topic created on first use inherits (MixAll, TopicValidator)."""
+"""Name of a topic (MixAll, TopicValidator). When another topic is created by its first use, it gets the same
+queues as this topic."""
 
 
 class Body(msgspec.Struct):
@@ -72,7 +72,7 @@ def convert_body(value: object, type_: type[T], what: str = "body") -> T:
 
 
 class QueueData(Body, gc=False):
-    """Queues of a topic on one broker group. perm: 4 read, 2 write, 1 inherit."""
+    """Queues of a topic on one broker group. `perm` is a sum of 4 (read), 2 (write) and 1 (inherit)."""
 
     brokerName: str
     readQueueNums: int
@@ -92,7 +92,7 @@ class BrokerData(Body):
 
     @property
     def master(self) -> str | None:
-        """Address of the master, None while there is no master."""
+        """Address of the master; None while there is no master."""
         return self.brokerAddrs.get(MASTER_ID)
 
 
@@ -105,7 +105,7 @@ class TopicRoute(Body):
     orderTopicConf: str | None = None
 
     def encode_relaxed(self) -> bytes:
-        """Encode as for clients before 4.9.4: ids of brokers are keys without quotes."""
+        """Encode for clients before 4.9.4, which expect ids of brokers as keys without quotes."""
         return dumps_relaxed(self)
 
     def in_zone(self, zone: str) -> TopicRoute:
@@ -171,8 +171,8 @@ class KvTable(Body):
 
 
 class Subscription(Body):
-    """A group's subscription to a topic (SubscriptionData). codeSet: Java hashes of the tags; empty means
-    all."""
+    """A group's subscription to a topic (SubscriptionData). codeSet holds Java hashes of the tags; an empty
+    set means all messages."""
 
     topic: str
     subString: str = "*"
@@ -185,13 +185,14 @@ class Subscription(Body):
 
 
 class ProducerData(Body):
-    """A producer group of a client."""
+    """One producer group to which a client belongs."""
 
     groupName: str
 
 
 class ConsumerData(Body):
-    """A consumer group of a client. Enums are stored as names, also when they were sent as ordinals."""
+    """One consumer group to which a client belongs. Enums are stored as names, even if they were sent as
+    ordinals."""
 
     groupName: str
     consumeType: str = "CONSUME_PASSIVELY"

@@ -68,7 +68,7 @@ def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, lis
     wrong: list[str] = []
     properties = read_properties(env.files, path, wrong) if path else []
     config, warnings = schema.load(properties, arguments.overrides, wrong)
-    # A link stays when the file that it names is replaced.
+    # The file is replaced at its real path, so that a link to it stays a link.
     real = os.path.realpath(path) if path else ""
     return config, warnings, SettingsSource(real, tuple(item.key for item in arguments.overrides))
 
@@ -148,8 +148,8 @@ def _complain_of_log(text: str) -> None:
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
     """Run a program until it ends or a signal stops it; returns the exit code.
 
-    The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels. An OSError at the
-    start, such as a port in use, is printed as one line.
+    The first SIGTERM or SIGINT sets the event that `start` gets (stop in good order); the second one cancels
+    the program. An OSError at the start, such as a port in use, is printed as one line.
     """
     sys.excepthook = say_what_ended
     try:

@@ -81,7 +81,7 @@ class RemotingClient:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that the client is used on."""
+        """The event loop on which the client is used."""
         return asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -237,11 +237,11 @@ class RemotingClient:
         exception handler."""
         try:
             done(result)
-        except Exception as error:  # the boundary of one request
+        except Exception as error:  # a failed request must not affect others
             self.report(error)
 
     def report(self, error: Exception) -> None:
-        """Report an error that belongs to no caller to the loop's exception handler."""
+        """Pass an error that belongs to no request to the loop's exception handler."""
         self.loop.call_exception_handler({"message": "failed in a remoting callback", "exception": error})
 
     def later(self, answer: Coroutine[Any, Any, Response], send: Callable[[Response], None]) -> None:
@@ -260,7 +260,7 @@ class RemotingClient:
     async def _later(self, answer: Coroutine[Any, Any, Response], send: Callable[[Response], None]) -> None:
         try:
             response = await answer
-        except Exception as error:  # the boundary of one request
+        except Exception as error:  # a failed request must not affect others
             self.report(error)
             response = Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         finally:
@@ -278,7 +278,7 @@ class RemotingClient:
         except RemotingError as error:
             code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
             return Response(code, remark=error.remark)
-        except Exception as error:  # the boundary of one request
+        except Exception as error:  # a failed request must not affect others
             self.report(error)
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 

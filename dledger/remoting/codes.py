@@ -171,7 +171,7 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
-    AUDIT_DESCRIBE = 28001  # ours, as all of 28xxx: see remoting.audit_headers
+    AUDIT_DESCRIBE = 28001  # 28001 to 28008 are ours: see remoting.audit_headers
     AUDIT_SEGMENT = 28002
     AUDIT_SIDE = 28003
     AUDIT_DRILL = 28004
@@ -180,7 +180,7 @@ class RequestCode(IntEnum):
     AUDIT_ENTRIES = 28007
     AUDIT_UNITS = 28008
     TELL_CONSUMERS = 28101  # between brokers of a group
-    TELL_PULLS = 28102  # the same
+    TELL_PULLS = 28102  # between brokers of a group
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -242,7 +242,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Language of the sender: the name in JSON headers, the number in binary headers."""
+    """Language of the sender. JSON headers have its name, binary headers its number."""
 
     JAVA = 0
     CPP = 1

@@ -32,7 +32,7 @@ _TEXT_FIELDS = msgspec.json.Decoder(dict[str, str])
 
 
 class SerializeType(IntEnum):
-    """Encoding of a header; an answer uses that of its request."""
+    """Encoding of a header. An answer has the same encoding as its request."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -75,7 +75,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
         return decode_fields(self.ext_fields, type_, self.code)
 
     def ext(self) -> dict[str, str]:
-        """All header fields as text; fields that are null are omitted."""
+        """Return all header fields as text; fields that are null are left out."""
         return fields_as_text(self.ext_fields)
 
 
@@ -103,7 +103,7 @@ class Response:
 
     @property
     def ext(self) -> dict[str, str]:
-        """All header fields as text, decoded at the first use."""
+        """Return all header fields as text. They are decoded at the first use."""
         value = self._ext
         if type(value) is not dict:
             value = fields_as_text(value) if isinstance(value, msgspec.Raw) else dict(value or {})
@@ -133,7 +133,7 @@ class Response:
 
 
 def request_name(code: int) -> str:
-    """RocketMQ's name of a request code, or the number."""
+    """Return RocketMQ's name of a request code, or its number if it has no name."""
     try:
         return RequestCode(code).name
     except ValueError:
@@ -141,7 +141,7 @@ def request_name(code: int) -> str:
 
 
 def response_name(code: int) -> str:
-    """RocketMQ's name of a response code, or the number."""
+    """Return RocketMQ's name of a response code, or its number if it has no name."""
     try:
         return ResponseCode(code).name
     except ValueError:
@@ -154,7 +154,7 @@ def decode_fields(raw: msgspec.Raw, type_: type[T], code: int | None) -> T:
     try:
         return msgspec.json.decode(raw, type=type_, strict=False)
     except DECODE_ERRORS:
-        # The rare forms, slowly: null, missing or empty fields, numbers where text is declared.
+        # Rare forms are decoded slowly: null, missing or empty fields, numbers where text is declared.
         return _convert(fields_as_text(raw), type_, code)
 
 

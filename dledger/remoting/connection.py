@@ -9,7 +9,7 @@ Back-pressure works by not reading. The server reads nothing more from a connect
 * while its peer does not take its answers (`outbound_high_water`), or has too many bytes of unanswered
   requests (`max_inflight`),
 * while a part of what was read waits for a later turn of the loop, because all connections of a server
-  together may use `TURN_S` of a turn.
+  together may use only `TURN_S` of a turn.
 
 Requests that were read already wait, too, while the peer does not take its answers. `max_unsent` limits the
 unsent answers of all connections of a server together. Above it the server is crowded, and a connection with
@@ -54,8 +54,8 @@ class Connection(asyncio.BufferedProtocol):
     """The connection to one peer, as handlers see it. Every request that is not oneway must be answered
     exactly once, now or later.
 
-    `peer` is "ip:port", `peer_host` is the same as the 8-byte host field of a record (zeros for an IPv6
-    address, which records cannot hold), `attributes` belongs to the application.
+    `peer` is the peer's address as "ip:port". `peer_host` is the same address as the 8-byte host field of a
+    record (zeros for an IPv6 address, which records cannot hold). `attributes` belongs to the application.
     """
 
     def __init__(self, server: RemotingServer) -> None:
@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def slow(self) -> bool:
-        """Whether the peer does not take what was sent to it."""
+        """Whether the peer does not read what was sent to it."""
         return self._peer_is_slow
 
     @property
@@ -276,9 +276,9 @@ class Connection(asyncio.BufferedProtocol):
     def _is_held_up(self) -> bool:
         """Whether requests that were already read have to wait until the peer accepts its answers."""
         if self._peer_is_slow:
-            return True  # the transport says when the peer has taken it
+            return True  # the transport reports when the peer has read it
         if self._out and self._unsent > self._limits.outbound_high_water:
-            return True  # what has gathered leaves with this turn
+            return True  # what has gathered is written in this turn
         return self._unsent > 0 and self._server.crowded
 
     def _go_on_if_taken(self) -> None:
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- input ----------------------------------------------------------------------------------------
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, base)  # uvloop's is none by its type
+        transport = cast(asyncio.Transport, base)  # uvloop's transport is not declared as one
         self._transport = transport
         self.peer = peer_of(transport)
         if not self._server.admit(self):
@@ -334,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         host, _, port = self.peer.rpartition(":")
         try:
             self.peer_host = pack_ipv4_host(host.removeprefix("::ffff:"), int(port))
-        except ValueError:  # IPv6 or no address at all
+        except ValueError:  # IPv6, or no address
             self.peer_host = bytes(8)
         set_no_delay(transport)
         transport.set_write_buffer_limits(self._limits.outbound_high_water)
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._unread:  # a transport that was told to pause and goes on: it would write over that
+        if self._unread:  # the transport reads on although it was told to pause; it would overwrite this
             self._keep(self._unread)
             self._unread = 0
         return self._reader.buffer()
@@ -380,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_held_up():
             self._adjust_reading()
-            return  # `recount` and `flush` see when it is not any more
+            return  # `recount` and `flush` notice when this ends
         try:
             unread, self._unread = self._unread, 0
             if unread:
@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._handle()
         except BaseException:
-            self.abort()  # as a transport does with what its protocol raises
+            self.abort()  # as a transport does if its protocol raises an exception
             raise
         self._adjust_reading()
 
@@ -416,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
             first = False
             request = undone.popleft()
             if request.flag:
-                if request.flag & 1:  # an answer to something that we asked
+                if request.flag & 1:  # an answer to a request of ours
                     self._answered(request)
                     continue
                 if request.flag & 2:
@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._waits_for_turn:
             self._waits_for_turn = True
             self._server.wait_for_turn(self)
-        self._adjust_reading()  # what comes meanwhile stays in the kernel
+        self._adjust_reading()  # data that comes meanwhile stays in the kernel
 
     def _bulk(self, buffer: bytearray, end: int) -> int:
         """Offer the frames at the front of a read to `Bulk`, which handles many at once
@@ -450,7 +450,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered(self, answer: Request) -> None:
         asked = self._asked.pop(answer.opaque, None)
-        if asked is None:  # too late, or to a oneway request
+        if asked is None:  # it came too late, or answers a oneway request
             self._stats.stray_responses += 1
             return
         timer, on_done = asked

@@ -74,9 +74,8 @@ class Overloaded(RemotingError):
 
 
 class FrameError(Exception):
-    """Bytes that are not a frame. The connection cannot be used any longer.
-
-    `cause` is a short constant for counters and logs, the text has the details.
+    """The bytes are not a frame, so the connection cannot be used any longer. `cause` is a short constant for
+    counters and logs; the text has the details.
     """
 
     def __init__(self, cause: str, detail: str) -> None:

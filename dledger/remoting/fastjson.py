@@ -18,7 +18,7 @@ from dledger.remoting.commands import DECODE_ERRORS
 from dledger.remoting.errors import BadBody
 
 MAX_DEPTH = 64
-"""Deepest nesting of values in a body; a deeper body is refused."""
+"""Largest depth of nested values in a body; a deeper body is refused."""
 
 MAX_ODD = 4 * 1024
 """Limit, in bytes, of a body that needs the slow parser below, which takes 2 microseconds a byte; a longer
@@ -117,7 +117,7 @@ def dumps_object_map(name: str, items: Iterable[tuple[object, object]], **others
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without fields that are None, at any depth."""
+    """Return the value without fields that are None, at any depth."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
@@ -126,7 +126,8 @@ def without_nulls(value: Any) -> Any:
 
 
 class _Parser:
-    """Recursive descent over the relaxed grammar; used only when a body is not strict JSON."""
+    """Parses fastjson's relaxed form of JSON, by recursive descent. Used only if a body is not strict
+    JSON."""
 
     def __init__(self, text: str) -> None:
         self.text = text

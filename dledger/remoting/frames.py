@@ -8,8 +8,8 @@ text (the Go client drops frames with numbers, the C++ client reads them as 0). 
 JAVA: the recorded C++, Go and Node clients have seen only that, and nothing depends on it. Our client gives
 PYTHON, which is in Java's enum.
 
-Binary headers have 16 bits for the code. Java writes a larger one modulo 65536, so 200050 is sent as 3442; it
-is mapped back here.
+Binary headers have 16 bits for the code. Java writes a larger code modulo 65536, so 200050 is sent as 3442.
+This module maps it back to 200050.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ JSON_TAIL: bytes = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 """End of the JSON header of an answer, as Java writes it. It is complete because the Rust client accepts only
 headers with all of these fields."""
 Fields = msgspec.Struct | Mapping[str, str] | None
-"""Header fields of an outgoing command: a struct of `remoting.headers`, or text by name."""
+"""Header fields of an outgoing command: a struct of `remoting.headers`, or a map of names to texts."""
 
 
 # --- encoding -----------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def encode_request(
     language: LanguageCode = CLIENT_LANGUAGE,
     version: int = VERSION,
 ) -> bytes:
-    """Encode a request frame without its body. In JSON the numbers of a struct are written as numbers: all
-    servers accept them (ali-ons and the C++ client send such), and it is fastest."""
+    """Encode a request frame without its body. In JSON the numbers of a struct are written as numbers. All
+    servers accept this (ali-ons and the C++ client send numbers, too), and it is fastest."""
     if serialize is SerializeType.ROCKETMQ:
         header = encode_binary_header(code, language, opaque, flag, None, fields_of(fields))
         return HEAD.pack(4 + len(header) + body_size, SerializeType.ROCKETMQ << 24 | len(header)) + header
@@ -152,7 +152,7 @@ def encode_request(
 
 
 def fields_of(fields: Fields) -> dict[str, str]:
-    """Header fields as text by wire name, without those that are None."""
+    """Return header fields as texts, by their names on the wire; fields that are None are left out."""
     if fields is None:
         return {}
     if isinstance(fields, msgspec.Raw):
@@ -198,7 +198,7 @@ def encode_binary_header(
 def _encode_json(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
-    except UnicodeEncodeError:  # a lone surrogate: no UTF-8 can carry it
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
         return _ENCODER.encode(_without_surrogates(msgspec.to_builtins(value)))
 
 
@@ -306,7 +306,7 @@ def _decode_binary_fields(data: bytes) -> dict[str, str]:
         name = _slice(data, at + 2, name_size).decode(errors="replace")
         at += 2 + name_size
         (value_size,) = _INT.unpack_from(data, at)
-        if value_size:  # no bytes stand for null
+        if value_size:  # a value without bytes stands for null
             fields[name] = _slice(data, at + 4, value_size).decode(errors="replace")
         at += 4 + value_size
     return fields
@@ -417,7 +417,7 @@ class FrameReader:
         if rest == 0:
             if capacity > self._max_buffer_size:
                 self._resize(self._buffer_size)
-            elif end == capacity < self._max_buffer_size:  # the peer has more than fits: read larger pieces
+            elif end == capacity < self._max_buffer_size:  # the peer sends more than fits: read more at once
                 self._resize(min(2 * capacity, self._max_buffer_size))
             return
         needed = HEAD_SIZE

@@ -82,7 +82,7 @@ class NoHeader(Header):
 
 
 class SendMessageHeader(Header):
-    """10 SEND_MESSAGE, 324 SEND_REPLY_MESSAGE. `properties` is the encoded text of formats.properties."""
+    """Header of 10 SEND_MESSAGE, 324 SEND_REPLY_MESSAGE. `properties` is text (`formats.properties`)."""
 
     producerGroup: str
     topic: str
@@ -175,7 +175,7 @@ class PullMessageHeader(Header):
 
 
 PULL_COMMIT_OFFSET = 1
-"""Store `commitOffset` as the group's consumer offset."""
+"""With this bit, `commitOffset` is stored as the group's consumer offset."""
 PULL_SUSPEND = 2
 """Let the request wait up to `suspendTimeoutMillis` if there is no new message."""
 PULL_SUBSCRIPTION = 4
@@ -196,7 +196,7 @@ class QueryMessageHeader(Header):
 
 
 class ViewMessageHeader(Header):
-    """33 VIEW_MESSAGE_BY_ID. `offset` is a physical offset in bytes."""
+    """Header of 33 VIEW_MESSAGE_BY_ID. `offset` is a physical offset in bytes."""
 
     offset: I64
     topic: str | None = None
@@ -214,7 +214,7 @@ class QueryConsumeQueueHeader(Header):
 
 
 class ConsumerSendMsgBackHeader(Header):
-    """36 CONSUMER_SEND_MSG_BACK. `offset` is a physical offset in bytes."""
+    """Header of 36 CONSUMER_SEND_MSG_BACK. `offset` is a physical offset in bytes."""
 
     offset: I64
     group: str
@@ -226,7 +226,7 @@ class ConsumerSendMsgBackHeader(Header):
 
 
 class EndTransactionHeader(Header):
-    """37 END_TRANSACTION. commitOrRollback: 8 commit, 12 roll back, 0 not known."""
+    """Header of 37 END_TRANSACTION. commitOrRollback is 8 (commit), 12 (roll back) or 0 (not known)."""
 
     producerGroup: str
     tranStateTableOffset: I64
@@ -269,7 +269,7 @@ class QueueHeader(Header):
 
 
 class GetMaxOffsetHeader(Header):
-    """30 GET_MAX_OFFSET: the offset that the next message will get."""
+    """Header of 30 GET_MAX_OFFSET: the offset that the next message will get."""
 
     topic: str
     queueId: I32
@@ -277,7 +277,7 @@ class GetMaxOffsetHeader(Header):
 
 
 class SearchOffsetHeader(Header):
-    """29 SEARCH_OFFSET_BY_TIMESTAMP. boundaryType: lower (default) or upper, in any case."""
+    """Header of 29 SEARCH_OFFSET_BY_TIMESTAMP. boundaryType is lower (default) or upper, or in capitals."""
 
     topic: str
     queueId: I32
@@ -286,7 +286,7 @@ class SearchOffsetHeader(Header):
 
 
 class QueryConsumerOffsetHeader(Header):
-    """14 QUERY_CONSUMER_OFFSET."""
+    """Header of 14 QUERY_CONSUMER_OFFSET."""
 
     consumerGroup: str
     topic: str
@@ -342,13 +342,13 @@ class ConsumerGroupHeader(Header):
 
 
 class ProducerGroupHeader(Header):
-    """204 GET_PRODUCER_CONNECTION_LIST."""
+    """Header of 204 GET_PRODUCER_CONNECTION_LIST."""
 
     producerGroup: str
 
 
 class ConsumeStatsHeader(Header):
-    """208 GET_CONSUME_STATS."""
+    """Header of 208 GET_CONSUME_STATS."""
 
     consumerGroup: str
     topic: str | None = None
@@ -364,7 +364,7 @@ class GetAllSubscriptionGroupHeader(Header):
 
 
 class DeleteSubscriptionGroupHeader(Header):
-    """207 DELETE_SUBSCRIPTIONGROUP."""
+    """Header of 207 DELETE_SUBSCRIPTIONGROUP."""
 
     groupName: str
     cleanOffset: bool = False
@@ -374,7 +374,7 @@ class DeleteSubscriptionGroupHeader(Header):
 
 
 class GroupHeader(Header):
-    """352 GET_SUBSCRIPTIONGROUP_CONFIG, 343 QUERY_TOPICS_BY_CONSUMER."""
+    """Header of 352 GET_SUBSCRIPTIONGROUP_CONFIG, 343 QUERY_TOPICS_BY_CONSUMER."""
 
     group: str
     byLeader: bool = False
@@ -392,7 +392,7 @@ class TopicHeader(Header):
 
 
 class TopicConfigHeader(Header):
-    """351 GET_TOPIC_CONFIG."""
+    """Header of 351 GET_TOPIC_CONFIG."""
 
     topic: str
     byLeader: bool = False
@@ -400,7 +400,7 @@ class TopicConfigHeader(Header):
 
 
 class DeleteTopicHeader(Header):
-    """215 DELETE_TOPIC_IN_BROKER."""
+    """Header of 215 DELETE_TOPIC_IN_BROKER."""
 
     topic: str
     life: str | None = None
@@ -434,7 +434,7 @@ class GetAllTopicConfigHeader(Header):
 
 
 class GetRouteHeader(Header):
-    """105 GET_ROUTEINFO_BY_TOPIC. A client in zone mode uses only brokers of its zone."""
+    """Header of 105 GET_ROUTEINFO_BY_TOPIC. A client in zone mode uses only brokers of its zone."""
 
     topic: str
     acceptStandardJsonOnly: bool = False
@@ -450,7 +450,7 @@ class DeleteTopicInNamesrvHeader(Header):
 
 
 class ClusterHeader(Header):
-    """224 GET_TOPICS_BY_CLUSTER."""
+    """Header of 224 GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
 
@@ -459,7 +459,7 @@ class ClusterHeader(Header):
 
 
 class PutKvConfigHeader(Header):
-    """100 PUT_KV_CONFIG."""
+    """Header of 100 PUT_KV_CONFIG."""
 
     namespace: str
     key: str
@@ -467,14 +467,14 @@ class PutKvConfigHeader(Header):
 
 
 class KvConfigHeader(Header):
-    """101 GET_KV_CONFIG, 102 DELETE_KV_CONFIG."""
+    """Header of 101 GET_KV_CONFIG, 102 DELETE_KV_CONFIG."""
 
     namespace: str
     key: str
 
 
 class KvNamespaceHeader(Header):
-    """219 GET_KVLIST_BY_NAMESPACE."""
+    """Header of 219 GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str
 
@@ -499,7 +499,7 @@ class RegisterBrokerHeader(Header):
 
 
 class BrokerIdentityHeader(Header):
-    """104 UNREGISTER_BROKER, 322 QUERY_DATA_VERSION."""
+    """Header of 104 UNREGISTER_BROKER, 322 QUERY_DATA_VERSION."""
 
     brokerName: str
     brokerAddr: str
@@ -523,13 +523,13 @@ class BrokerHeartbeatHeader(Header):
 
 
 class BrokerNameHeader(Header):
-    """205 WIPE_WRITE_PERM_OF_BROKER, 327 ADD_WRITE_PERM_OF_BROKER."""
+    """Header of 205 WIPE_WRITE_PERM_OF_BROKER, 327 ADD_WRITE_PERM_OF_BROKER."""
 
     brokerName: str
 
 
 class BrokerMemberGroupHeader(Header):
-    """901 GET_BROKER_MEMBER_GROUP."""
+    """Header of 901 GET_BROKER_MEMBER_GROUP."""
 
     clusterName: str
     brokerName: str

@@ -30,13 +30,13 @@ together have more than `ServerLimits.max_unsent` unsent bytes, a larger answer 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of a server. Sizes in bytes, times in seconds."""
+    """Limits of a server. Sizes are in bytes, times in seconds."""
 
     max_connections: Annotated[int, Setting("maxConnections", 1, 1_000_000)] = 4096
     """Largest number of connections of clients at the same time; one more is closed as soon as it is made,
     and counted."""
     max_frame_size: int = MAX_FRAME_SIZE
-    """A longer frame closes its connection."""
+    """Limit of a frame; a longer frame closes its connection."""
     idle_close_s: Annotated[float, Setting("serverChannelMaxIdleTimeSeconds", 1, 86_400, "seconds")] = 120.0
     """Time without traffic after which a connection is closed."""
     idle_sweep_s: float = 5.0
@@ -64,12 +64,12 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Limits of a client. Sizes in bytes, times in seconds."""
+    """Limits of a client. Sizes are in bytes, times in seconds."""
 
     connect_timeout_s: float = 3.0
     """Time-out of a connection attempt."""
     max_frame_size: int = MAX_FRAME_SIZE
-    """A longer answer closes the connection; a longer request is refused with TooLarge."""
+    """Limit of a frame. A longer answer closes the connection; a longer request is refused with TooLarge."""
     max_inflight: int = 65536
     """Largest number of unanswered requests of one connection; one more is refused with Overloaded."""
     max_outbound: int = 64 * 1024 * 1024
@@ -78,7 +78,7 @@ class ClientLimits:
     outbound_high_water: int = 1024 * 1024
     """Number of unsent bytes at which the transport asks the client to pause."""
     idle_close_s: float = 120.0
-    """A connection without traffic and without requests in flight for this long is closed."""
+    """Time after which a connection without traffic and without requests in flight is closed."""
     idle_sweep_s: float = 5.0
     """Interval at which `run` looks for idle connections."""
     silence_close_s: float = 2.0

@@ -59,7 +59,7 @@ class Link(asyncio.BufferedProtocol):
         self._pending: dict[int, tuple[float, float, OnDone, int]] = {}
         self._out: list[bytes] = []
         self._out_size = 0
-        self._first_unsent: int | None = None  # the opaque of the first request in there
+        self._first_unsent: int | None = None  # opaque of the first request in `_out`
         self._forks = FORKS.count
         self._flush_scheduled = False
         self._writable = False
@@ -155,7 +155,7 @@ class Link(asyncio.BufferedProtocol):
             out, self._out = self._out, []
             self._first_unsent = None
             large, self._out_size = self._out_size > self._limits.outbound_high_water, 0
-            if large:  # not copied to be one write: a registration of 10 MB took 5 ms more
+            if large:  # not joined into one: copying a registration of 10 MB takes 5 ms
                 for part in out:
                     self._transport.write(memoryview(part))
             else:
@@ -176,7 +176,7 @@ class Link(asyncio.BufferedProtocol):
         overdue = [(opaque, entry) for opaque, entry in self._pending.items() if entry[0] <= now]
         silent = False
         if overdue:
-            self._last_used = now  # it was in use until now: time begins to count against an idle one
+            self._last_used = now  # it was in use until now, so its idle time begins now
         for opaque, (deadline, timeout_s, done, code) in overdue:
             del self._pending[opaque]
             silent = silent or self._last_received < deadline - timeout_s
@@ -238,7 +238,7 @@ class Link(asyncio.BufferedProtocol):
                 )
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, base)  # uvloop's is none by its type
+        transport = cast(asyncio.Transport, base)  # uvloop's transport is not declared as one
         if self._failed:  # closed or timed out while dialling
             transport.abort()
             return
@@ -276,7 +276,7 @@ class Link(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, {}
         if self._up is not None and not self._up.done():
             self._up.set_exception(error)
-            self._up.exception()  # it is no error if nobody waits
+            self._up.exception()  # mark it as read: it is no error if nobody waits
         for entry in pending.values():
             self._client.call(entry[2], error)
 

@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
     @property
     def shown_host(self) -> str:
-        """The host as shown in messages."""
+        """The host, in the form in which messages show it."""
         return self.host or "all addresses"
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def ip_of(host: str) -> _IPAddress | None:
     if host.lower().rstrip(".") == "localhost":
         host = "127.0.0.1"
     if host and set(host) <= set("0."):
-        host = "0.0.0.0"  # as the system reads `0`
+        host = "0.0.0.0"  # the system understands `0` so, too
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -103,7 +103,7 @@ def within(path: str, directory: str) -> bool:
 
 
 def normal(path: str) -> str:
-    """The path in its shortest form: `./a//b/../c/` becomes `a/c`."""
+    """Return the path in its shortest form: `./a//b/../c/` becomes `a/c`."""
     parts: list[str] = []
     for part in path.split("/"):
         if part in ("", "."):

@@ -43,7 +43,7 @@ class BrokerStatsData(Body):
 
     @property
     def last_day(self) -> int:
-        """The sum of the last day, as far as it was counted (StatsAllSubCommand.compute24HourSum)."""
+        """Return the sum of the last day, as far as it was counted (StatsAllSubCommand.compute24HourSum)."""
         return self.statsDay.sum or self.statsHour.sum or self.statsMinute.sum
 
 

@@ -16,7 +16,7 @@ class CloneGroupOffsetHeader(Header):
 
 
 class RunningInfoHeader(Header):
-    """307 GET_CONSUMER_RUNNING_INFO."""
+    """Header of 307 GET_CONSUMER_RUNNING_INFO."""
 
     consumerGroup: str
     clientId: str
@@ -46,7 +46,7 @@ class ConsumerStatusHeader(Header):
 
 
 class ConsumerStatusOfClientHeader(Header):
-    """221 GET_CONSUMER_STATUS_FROM_CLIENT."""
+    """Header of 221 GET_CONSUMER_STATUS_FROM_CLIENT."""
 
     topic: str
     group: str
@@ -59,28 +59,28 @@ class BrokerConsumeStatsHeader(Header):
 
 
 class ViewBrokerStatsHeader(Header):
-    """315 VIEW_BROKER_STATS_DATA."""
+    """Header of 315 VIEW_BROKER_STATS_DATA."""
 
     statsName: str
     statsKey: str
 
 
 class ConsumeTimeSpanHeader(Header):
-    """303 QUERY_CONSUME_TIME_SPAN."""
+    """Header of 303 QUERY_CONSUME_TIME_SPAN."""
 
     topic: str
     group: str
 
 
 class GroupTopicHeader(Header):
-    """345 QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    """Header of 345 QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     group: str
     topic: str | None = None
 
 
 class CorrectionOffsetHeader(Header):
-    """308 QUERY_CORRECTION_OFFSET. `filterGroups`: names separated by commas."""
+    """Header of 308 QUERY_CORRECTION_OFFSET. `filterGroups` holds names, separated by commas."""
 
     compareGroup: str
     topic: str
@@ -108,7 +108,7 @@ class SubjectHeader(Header):
 
     subject: str = ""
     version: I64 | None = None
-    """An extension of ours, as in `UserHeader`."""
+    """An extension of ours, with the same meaning as in `UserHeader`."""
 
 
 class DeleteAclHeader(Header):
@@ -118,7 +118,7 @@ class DeleteAclHeader(Header):
     policyType: str | None = None
     resource: str | None = None
     version: I64 | None = None
-    """An extension of ours, as in `UserHeader`."""
+    """An extension of ours, with the same meaning as in `UserHeader`."""
 
 
 class ListAclsHeader(Header):

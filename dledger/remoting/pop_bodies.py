@@ -26,9 +26,9 @@ names."""
 
 
 class BatchAck(Body):
-    """Acknowledgements of one checkpoint: group, requested topic, kind of the real topic, start, queue,
-    revive queue, pop time, invisible time (ms), bits (`java.util.BitSet` in base64). Bit i stands for the
-    offset `so` + i."""
+    """Acknowledgements of messages that one pop returned from one queue (the messages of a checkpoint). The
+    fields are: group, requested topic, kind of the real topic, start, queue, revive queue, pop time,
+    invisible time (ms), and bits (`java.util.BitSet` in base64). Bit i stands for the offset `so` + i."""
 
     c: str
     t: str

@@ -24,7 +24,7 @@ class PopMessageHeader(Header):
 
 
 class AckMessageHeader(Header):
-    """200051 ACK_MESSAGE. `extraInfo` is the handle (POP_CK)."""
+    """Header of 200051 ACK_MESSAGE. `extraInfo` is the handle (POP_CK)."""
 
     consumerGroup: str
     topic: str
@@ -40,7 +40,7 @@ class ChangeInvisibleTimeHeader(AckMessageHeader):
 
 
 class NotificationHeader(Header):
-    """200054 NOTIFICATION."""
+    """Header of 200054 NOTIFICATION."""
 
     consumerGroup: str
     topic: str
@@ -52,7 +52,7 @@ class NotificationHeader(Header):
 
 
 class PeekMessageHeader(Header):
-    """200052 PEEK_MESSAGE."""
+    """Header of 200052 PEEK_MESSAGE."""
 
     topic: str
     queueId: I32
@@ -61,7 +61,7 @@ class PeekMessageHeader(Header):
 
 
 class PollingInfoHeader(Header):
-    """200055 POLLING_INFO."""
+    """Header of 200055 POLLING_INFO."""
 
     consumerGroup: str
     topic: str

@@ -43,7 +43,7 @@ _FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
 
 
 class TopicConfig(Body, gc=False):
-    """Settings of a topic on one broker group. attributes have no "+"/"-" signs."""
+    """Settings of a topic on one broker group. Names of attributes have no sign "+" or "-" here."""
 
     topicName: str
     readQueueNums: int = 16
@@ -89,7 +89,7 @@ class _RegisterBrokerBody(msgspec.Struct):
 
 
 TOPIC_OBJECTS = 600
-"""Bytes of memory that a decoded topic takes in addition to its encoded form (measured: 540)."""
+"""Number of bytes of memory that a decoded topic takes in addition to its encoded form (measured: 540)."""
 
 
 PIECE_BYTES = 64 * 1024
@@ -204,7 +204,7 @@ def decode_topic_config(data: bytes) -> TopicConfig:
 
 
 def body_crc(body: bytes) -> int:
-    """The value of header.bodyCrc32 for this body."""
+    """Return the value of bodyCrc32 in the header for this body."""
     return crc32(body) & CRC_MASK
 
 
@@ -240,7 +240,7 @@ def _table_head(version: DataVersion) -> bytes:
 
 
 def _enclosed(head: bytes, entries: Sequence[bytes], tail: bytes) -> bytes:
-    """Join the parts with a single copy of the entries, which can be many megabytes."""
+    """Join the parts. The entries, which can have many megabytes, are copied only once."""
     if not entries:
         return head + tail
     if len(entries) == 1:
@@ -398,7 +398,7 @@ def _decode_lines(data: bytearray) -> Generator[None, None, Registration]:
             raise BadBody(f"not a topic line: {error}") from error
         topics[config.topicName] = config
     servers = convert_body(loads(piece()) or [], list[str], "filter servers")
-    return Registration(topics, version, servers)  # static topic mappings behind it are not used
+    return Registration(topics, version, servers)  # static topic mappings follow; they are not used
 
 
 def _decompress(body: bytes) -> Generator[None, None, bytearray]:

@@ -1,9 +1,9 @@
 """The names of all properties that Apache RocketMQ's servers have had, from 4.0.0 to 5.3.3.
 
-They are the fields of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig
-and AuthConfig, and for NameServers of NamesrvConfig, ControllerConfig and the two of Netty. A file may
-contain any of them: a property without a counterpart here causes a warning, and is never taken for a typing
-error.
+For brokers they are the fields of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig,
+NettyClientConfig and AuthConfig. For NameServers they are those of NamesrvConfig, ControllerConfig and the
+same two Netty classes. A file may contain any of them: a property without a counterpart here causes a
+warning, and is never taken for a typing error.
 """
 
 from __future__ import annotations
@@ -174,4 +174,4 @@ _FOLKLORE = """
 abortFile checkTransactionMessageEnable storeCheckpoint storePathAbort storePathConsumeQueue storePathIndex
 """
 FOLKLORE = frozenset(_FOLKLORE.split())
-"""Names that occur in many broker.conf files although no RocketMQ reads them."""
+"""Names that occur in many broker.conf files although no version of RocketMQ reads them."""

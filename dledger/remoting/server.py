@@ -69,7 +69,7 @@ class RemotingServer:
     """Listens on one port and passes requests to handlers by their code."""
 
     loop: asyncio.AbstractEventLoop
-    """The loop that the server runs on; set by `start`."""
+    """The event loop on which the server runs; set by `start`."""
 
     def __init__(
         self,
@@ -124,8 +124,7 @@ class RemotingServer:
         self._most_unsent = 0
         """The largest `unsent` since memory was last returned to the system."""
         self.crowded: bool = False
-        """Whether more than `max_unsent` bytes are unsent. It stays true until a quarter of that is free
-        again."""
+        """Whether more than `max_unsent` bytes are unsent; true until a quarter of that is free again."""
         self.era: int = 0
         """How often the loop stood still since the start. If a connection was made when this number was
         lower, its requests may be late."""
@@ -135,7 +134,7 @@ class RemotingServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The (host, port) pairs on which it listens."""
+        """The (host, port) pairs on which the server listens."""
         return list(self._addresses)
 
     @property
@@ -271,7 +270,7 @@ class RemotingServer:
         that wait already come first."""
         self.stats.late += 1
         self._late.append(connection)
-        self.in_time()  # so that there is a next turn, also where nothing was read in this one
+        self.in_time()  # so that there is a next turn, even if nothing was read in this turn
 
     def _next_turn(self) -> None:
         self._turn_ends = None
@@ -297,10 +296,10 @@ class RemotingServer:
             handler(connection, request)
         except RemotingError as error:
             self.count_error(f"{request_name(request.code)} answered with code {error.code}")
-            if request.size:  # not answered before it failed
+            if request.size:  # it was not answered before it failed
                 code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
                 connection.respond(request, code, remark=error.remark)
-        except Exception as error:  # the outermost boundary of one request: it ends here and nowhere else
+        except Exception as error:  # a failed request must not affect others
             name = type(error).__name__
             cause = f"handler of {request_name(request.code)} failed: {name}"
             self.complain(cause, connection.peer, error=error)

@@ -52,8 +52,8 @@ class SettingsRequests:
         ext: dict[str, str] | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Answer with the effective properties; secrets are hidden. `more`: further properties that tools
-        look for and that cannot be set."""
+        """Answer with the effective properties; secrets are hidden. `more` has further properties, which
+        tools expect and which cannot be set."""
         properties = {**more, **self._settings.schema.format(self._settings.now)}
         text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())

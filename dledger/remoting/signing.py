@@ -47,7 +47,7 @@ class SigningKey:
         sorted by name. A client sends the same fields again and again."""
 
     def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
-        """The signature of header fields (without `Signature`) and a body, in ASCII."""
+        """Return the signature of header fields (without `Signature`) and a body, in ASCII."""
         inner, outer = self.inner.copy(), self.outer.copy()
         names = tuple(fields)
         in_order = self._in_order.get(names)
@@ -81,7 +81,8 @@ class Credentials:
         return SigningKey(self.secret_key.encode())
 
     def __getstate__(self) -> dict[str, str]:
-        """Copies and pickles hold the three texts. The signing key cannot be copied, and is made again."""
+        """Return the three texts, from which a copy or an unpickled object is made. The signing key cannot be
+        copied, and is made again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @classmethod
@@ -96,7 +97,7 @@ class Credentials:
         return cls(access, secret, variable(SECURITY_TOKEN_VARIABLE))
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The header fields of a request, with this account and its signature added."""
+        """Return the header fields of a request, with this account and its signature added."""
         signed = {**fields, ACCESS_KEY: self.access_key}
         if self.security_token:
             signed[SECURITY_TOKEN] = self.security_token

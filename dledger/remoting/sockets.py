@@ -13,7 +13,7 @@ TCP_NODELAY = 1
 # Those of <sys/socket.h> are not.
 SOL_SOCKET, SO_LINGER = (1, 13) if sys.platform == "linux" else (0xFFFF, 0x80)
 _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
-"""`struct linger`: on, 0 seconds."""
+"""A `struct linger` that is on, with 0 seconds."""
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
@@ -46,6 +46,6 @@ def discard(transport: asyncio.WriteTransport) -> None:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Address of the other end as "ip:port"."""
+    """Return the address of the other end as "ip:port"."""
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else str(name or "")

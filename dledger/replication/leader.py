@@ -195,7 +195,7 @@ class LeaderReplication:
         effects = self._advance_commit()
         for peer, progress in self.progress.items():
             if peer in before and peer not in self._leaving and progress.state is PushState.APPEND:
-                self._fill(peer, progress, effects)  # it stays: what was withheld
+                self._fill(peer, progress, effects)  # the peer stays in the group, so send what was withheld
         return effects
 
     # Events
@@ -269,7 +269,8 @@ class LeaderReplication:
         elif progress.state is PushState.COMPARE:
             self._agreed(peer, progress, message, effects)
         elif progress.state is PushState.TRUNCATE:
-            self._start_append(progress)  # frames stay in order: the cut is done before an Append is read
+            # frames arrive in order, so the cut is done before an Append is read
+            self._start_append(progress)
         while progress.inflight and progress.inflight[0][0] <= message.stored:
             progress.inflight_bytes -= progress.inflight.popleft()[1]
         effects += self._advance_commit()
@@ -313,7 +314,8 @@ class LeaderReplication:
         if offer is None or message.index != offer.index:
             return []
         if message.code is Code.INCONSISTENT_STATE:
-            return self.install_failed(peer, offer.index)  # it got everything, and it is not the snapshot
+            # the peer received all bytes, but they are not the announced snapshot
+            return self.install_failed(peer, offer.index)
         if message.code is not Code.SUCCESS:
             return []
         if message.offset < offer.total:
@@ -348,7 +350,8 @@ class LeaderReplication:
             elif progress.state in (PushState.TRUNCATE, PushState.APPEND, PushState.PAUSED):
                 needed = min(needed, max(progress.compare_index, progress.stored) + 1)
             elif progress.state is PushState.COMPARE and max(progress.installed, progress.stored) >= 0:
-                # It may be so for long: the agreement is heard of when the peer's disk has it.
+                # This state may last long, because an agreement is reported only when the peer's disk has the
+                # entry.
                 needed = min(needed, max(progress.installed, progress.stored) + 1)
         return needed
 
@@ -394,9 +397,9 @@ class LeaderReplication:
 
     def _agreed(self, peer: str, progress: Progress, message: PushResponse, effects: list[Effect]) -> None:
         if message.stored < progress.compare_index:
-            return  # a late answer to something else, or its disk has not written that far
+            return  # a late answer to an earlier question, or the peer's disk has not written the entry yet
         if message.end > progress.compare_index:
-            # The peer holds more: what follows conflicts, or it is ours already (then nothing is cut).
+            # The peer has more entries. They conflict with ours, or are the same (then nothing is cut).
             term = self._log.term_of(progress.compare_index + 1)
             if term is not None:
                 progress.state = PushState.TRUNCATE
@@ -411,18 +414,21 @@ class LeaderReplication:
     def _disagreed(self, peer: str, progress: Progress, message: PushResponse) -> list[Effect]:
         if progress.state is PushState.COMPARE:
             if message.hint_index > progress.compare_index:
-                # Its log begins behind the entry asked for, and what came before was committed: ask there.
+                # The peer's log begins after that entry, and everything before its beginning was committed.
+                # So compare at its beginning.
                 if message.hint_index > self._log.last_index:
-                    progress.state = PushState.INSTALL  # committed entries are lost here: nothing helps it
+                    # This leader's log lacks committed entries, so no snapshot of it would help the peer.
+                    progress.state = PushState.INSTALL
                     return [NeedsSnapshot(peer)]
                 return self._compare(peer, progress, message.hint_index)
             hint = min(message.hint_index, progress.compare_index - 1)
             if hint < 0:
                 return self._compare(peer, progress, -1)
-            if message.hint_term < 0:  # its log begins behind that entry, and the snapshot there is lost
+            # the peer's log begins after that entry, and its snapshot there is lost
+            if message.hint_term < 0:
                 return self._compare(peer, progress, hint)
             return self._compare(peer, progress, self._log.last_of_term_at_most(message.hint_term, hint))
-        # An APPEND or TRUNCATE did not fit: something was lost on the way; ask again from the hint.
+        # An APPEND or TRUNCATE did not fit, because something was lost on the way. Compare again at the hint.
         return self._compare(
             peer, progress, min(max(message.stored, message.hint_index), self._log.last_index)
         )
@@ -437,7 +443,8 @@ class LeaderReplication:
 
     def _fill(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
         last = self.commit_index if peer in self._leaving else self._log.last_index
-        # A push took the rest of its client batch along: what is all there already would not be answered.
+        # A push brings the rest of its client batch along. A push of entries that the peer has already would
+        # not be answered.
         progress.next = max(progress.next, progress.stored + 1)
         while (
             progress.next <= last
@@ -451,7 +458,7 @@ class LeaderReplication:
                 return
             end, size = self._log.range_end(first, 0 if progress.full else self.push_bytes)
             if size is None:
-                size = self._window  # nothing more before it is acknowledged
+                size = self._window  # send nothing more before it is acknowledged
             end = min(end, last)
             effects.append(SendAppend(peer, first, end, prev_term, progress.window))
             progress.inflight.append((end, size))

@@ -15,7 +15,7 @@ from dledger.runtime.workers import Lane, Workers
 def read_file(files: Files, path: str) -> bytes | None:
     """Read the content, or None if there is no such file. Blocking."""
     if isinstance(files, FsspecFiles):
-        return files.get(path)  # one request: an object may be replaced between two
+        return files.get(path)  # one request, because an object may be replaced between two requests
     if not files.exists(path):
         return None
     file = files.open_read(path)
@@ -36,7 +36,7 @@ async def publish(
     try:
         await workers.run(lane, write_synced, files, path + ".tmp", data, like)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # half a file would hold the last room there is
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # half a file would occupy the last free space
             await workers.run(lane, files.unlink, path + ".tmp")
         raise
     await workers.run(lane, files.rename, path + ".tmp", path)
@@ -47,7 +47,7 @@ def write_synced(files: Files, path: str, data: bytes, like: str | None = None) 
     """Write a whole file and make its content durable, but not its name. Blocking."""
     file = files.open(path, create=True)
     try:
-        if like is not None and isinstance(files, OsFiles):  # before there is anything to read
+        if like is not None and isinstance(files, OsFiles):  # before the content is written
             os.chmod(path, stat.S_IMODE(os.stat(like).st_mode))
         file.truncate(0)
         file.pwritev([data], 0)

@@ -196,10 +196,10 @@ class OsFile:
             got = os.preadv(self._fd, [buffer], offset, _NOWAIT)
         except BlockingIOError:
             return None
-        except OSError:  # not every file system, kernel or sandbox knows the flag; an error comes again
+        except OSError:  # not every system knows the flag; a real error comes again below
             return self.pread(length, offset)
         if got < length and offset + got < self.size():
-            return None  # what follows is not in memory
+            return None  # the rest is not in memory
         return bytes(memoryview(buffer)[:got])
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
@@ -227,7 +227,7 @@ class OsFile:
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                     raise
-                self._syncs_writes = False  # not every file system, kernel or sandbox knows the flag
+                self._syncs_writes = False  # not every file system, kernel or sandbox supports the flag
             else:
                 if written == sum(len(part) for part in parts):
                     return
@@ -241,10 +241,10 @@ class OsFile:
         if _FADVISE is None:
             return
         try:
-            # Linux begins to write what is dirty; only whole pages that are not dirty leave its memory.
+            # Linux begins to write dirty pages. Only whole pages that are not dirty leave its memory.
             _FADVISE(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
         except OSError:
-            return  # a hint that this file system does not take: what cannot be written, the fsync says
+            return  # this file system ignores the hint; errors of writing are reported by the fsync
 
     def allocate(self, size: int) -> None:
         os.posix_fallocate(self._fd, 0, size)

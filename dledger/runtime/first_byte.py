@@ -184,7 +184,7 @@ class FirstByteListener:
             connection.recv(DRAINED)
             connection.send(REFUSED)
             connection.shutdown(socket.SHUT_WR)
-        except OSError:  # it said nothing, or is gone
+        except OSError:  # it sent nothing, or is gone
             connection.close()
             return
         loop = asyncio.get_running_loop()

@@ -83,7 +83,7 @@ class QueuedHandler(logging.Handler):
             TypeError,
             ValueError,
             LookupError,
-        ):  # as logging's own handlers: a line that cannot be formatted ends nothing
+        ):  # as in logging's handlers, a line that cannot be formatted is no failure of the program
             self.handleError(record)
             return
         with self._changed:

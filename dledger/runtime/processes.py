@@ -66,7 +66,7 @@ class ProcessWorkers:
             return
         for child in self._children:
             child.terminate()
-        # Waited for in a thread, as it may never end; without, it may find its pipes closed at the exit.
+        # Wait in a thread, because it may never end. Without waiting it may find its pipes closed at exit.
         ending = threading.Thread(
             target=self._pool.shutdown, kwargs={"cancel_futures": True}, name="end of workers", daemon=True
         )

@@ -99,7 +99,7 @@ class FsspecFiles:
         self._listings: dict[str, tuple[float, dict[str, dict[str, Any]]]] = {}
 
     def __reduce__(self) -> tuple[Callable[[], FsspecFiles], tuple[()]]:
-        # Listings made here may be outdated where the object arrives.
+        # Listings of this process may be outdated where the object is unpickled.
         return partial(FsspecFiles, self._url, writable=self._writable), ()
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
@@ -115,7 +115,7 @@ class FsspecFiles:
         object."""
         with _as_os_error(path):
             try:
-                # Without a start s3fs asks for the size first, and gets large objects in parts.
+                # Without `start` s3fs asks for the size first, and gets large objects in several requests.
                 data: bytes = self._fs.cat_file(self._key(path), start=0, **self._limit)
             except FileNotFoundError:
                 return None
@@ -126,7 +126,7 @@ class FsspecFiles:
                 info = self._info(path)
                 if info is None or info["type"] == "directory" or info["size"]:
                     raise
-                return b""  # no range of an empty object can be satisfied
+                return b""  # an empty object has no range to return
         return data
 
     def put(self, path: str, data: bytes) -> None:
@@ -247,7 +247,7 @@ class FsspecFiles:
             except FileNotFoundError:
                 found = []
         inside = {info["name"].strip("/"): info for info in found}
-        inside.pop(key.strip("/"), None)  # as a file, or a mark of an empty directory
+        inside.pop(key.strip("/"), None)  # the directory itself: a file, or the mark of an empty directory
         known = {name.rpartition("/")[2]: info for name, info in inside.items()}
         self._listings[key] = (now, known)
         return known

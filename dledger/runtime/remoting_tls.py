@@ -143,7 +143,7 @@ class TlsOptions:
         context.check_hostname = self.verify and self.check_hostname
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
         for path in filter(None, (self.ca, self.certificate, self.key)):
-            open(path, "rb").close()  # an error says which one: OpenSSL's do not
+            open(path, "rb").close()  # an error names the file, as OpenSSL's errors do not
         if self.ca:
             context.load_verify_locations(self.ca)
         elif self.verify:

@@ -212,7 +212,7 @@ class Schema(Generic[C]):
                 values[item.key] = _parsed(self._by_name[item.key], item)
             except ConfigError as error:
                 errors.append(str(error))
-        # A value that could not be read has its default in `config`: errors that follow from it are left out.
+        # A value that could not be read has its default in `config`. Errors that follow from it are left out.
         told = {word for error in errors for word in _WORD.findall(error)} & self._by_name.keys()
         config, misfits = self._build(self.type(), values, given, moving=True)
         errors += [line for line in misfits if told.isdisjoint(_WORD.findall(line))]

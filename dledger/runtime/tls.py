@@ -50,7 +50,7 @@ class ReadFiles:
     def __init__(self, paths: Sequence[str], log: Log) -> None:
         """Check that the files can be read. Raises OSError for a file that cannot."""
         for path in paths:
-            open(path, "rb").close()  # an error says which one: OpenSSL's do not
+            open(path, "rb").close()  # an error names the file, as OpenSSL's errors do not
         self._paths = tuple(paths)
         self._log = log.child("tls")
         self._read = self._versions()

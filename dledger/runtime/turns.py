@@ -84,7 +84,7 @@ class TurnSelector(selectors.BaseSelector):
         """Do the same as `selectors.BaseSelector`."""
         fd = self._known(fileobj)
         key = self._keys.pop(fd)
-        with suppress(OSError):  # closed before: the system took it out
+        with suppress(OSError):  # it was closed, and the system has removed it
             self._of(fd).unregister(fd)
         return key
 
@@ -104,7 +104,7 @@ class TurnSelector(selectors.BaseSelector):
         elif timeout <= 0:
             wait_s = 0.0
         else:
-            wait_s = math.ceil(timeout * 1e3) * 1e-3  # epoll waits whole milliseconds: never too short
+            wait_s = math.ceil(timeout * 1e3) * 1e-3  # epoll waits whole milliseconds, so round up
         try:
             found = self._all.poll(wait_s, self._events)
         except InterruptedError:
@@ -162,7 +162,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.turns: TurnSelector = TurnSelector()
         super().__init__(self.turns)
-        for fd in list(self.turns.get_map()):  # over which threads wake it: nothing else is there yet
+        for fd in list(self.turns.get_map()):  # only the one with which threads wake the loop
             self.turns.favour(_number(fd))
 
 
@@ -198,7 +198,7 @@ async def listen(
     if not isinstance(loop, asyncio.SelectorEventLoop):
         return await loop.create_server(factory, host, port, backlog=BACKLOG, **tls)
     server = await loop.create_server(factory, host, port, backlog=ACCEPTED, **tls)
-    for listener in server.sockets:  # the loop takes one number for both
+    for listener in server.sockets:  # the loop uses one number for both limits
         with listener.dup() as same:
             same.listen(BACKLOG)
     return server

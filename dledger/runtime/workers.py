@@ -161,7 +161,7 @@ def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | N
             future.get_loop().call_exception_handler(context)
         return
     if isinstance(error, StopIteration):
-        # A future takes none: its waiter would wait for ever (PEP 479 makes the same of generators').
+        # A future cannot hold StopIteration; its waiter would wait for ever (see PEP 479 for generators).
         ended = RuntimeError("a job raised StopIteration")
         ended.__cause__ = error
         error = ended

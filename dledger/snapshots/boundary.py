@@ -57,7 +57,7 @@ class BoundarySnapshots:
         position `pos`."""
         if self._catalog.has(pos) or index < self._log.first_index:
             return
-        config = self._members.state_at(index)  # S19; None while that is in doubt
+        config = self._members.state_at(index)  # S19; None while the configuration is in doubt
         if config is None or len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
@@ -78,7 +78,7 @@ class BoundarySnapshots:
         log = self._log
         term = log.term_of(taken.index)
         if term is None or taken.index < log.first_index:
-            return  # an install replaced the log meanwhile
+            return  # an install has replaced the log meanwhile
         try:
             parts = await gathered(taken.pieces)
             entry, _ = await log.read_range(taken.index, taken.index)
@@ -94,9 +94,8 @@ class BoundarySnapshots:
                 parts,
             )
             await self._catalog.publish(manifest, parts)
-            async with (
-                self._catalog.changing
-            ):  # the log may be about to begin at one that would be thinned out
+            # Without this lock a snapshot could be removed at which the log is about to begin.
+            async with self._catalog.changing:
                 await self._catalog.prune(log.begin_pos)
         except (ValueError, Rotten) as error:
             self._env.log.warning("no snapshot written: the log has changed", index=taken.index, why=error)
@@ -104,7 +103,8 @@ class BoundarySnapshots:
         except OSError as error:
             if error.errno not in PASSING:
                 raise refused_by_system("cannot write a snapshot", error) from error
-            # Derived data: the log goes on, and retention waits for a later boundary.
+            # A snapshot is derived data. So the log goes on without it, and retention waits for a later
+            # boundary.
             self.skipped += 1
             self._env.log.error("cannot write a snapshot", index=taken.index, error=error)
             return

@@ -100,7 +100,8 @@ class SnapshotCatalog:
             self.begins, self.replacing = pos, replacing
         await run(Lane.DISK, files.mkdir, self.directory)
         names = await run(Lane.DISK, files.listdir, self.directory)
-        # What the last run renamed before it was killed may be in memory alone (S2); retention relies on it.
+        # A rename of the last process may be in memory only, if that process was killed (S2). Retention
+        # relies on renames.
         await run(Lane.DISK, files.sync_dir, self.directory)
         for name in names:
             pos = parse_segment_name(name)
@@ -108,7 +109,7 @@ class SnapshotCatalog:
             if pos is not None:
                 found = await self._tried(path, _read_manifest)
                 if found is None:
-                    continue  # it may be readable another time
+                    continue  # it may be readable at another start
                 if isinstance(found, Manifest) and found.pos == pos:
                     self._manifests[pos] = found
                     stamp = await self._tried(f"{path}/{MANIFEST_FILE}", _stamp)
@@ -135,13 +136,13 @@ class SnapshotCatalog:
         async with self._lock:
             if manifest.pos in self._manifests:
                 return
-            await self._take_away(path)  # a damaged one, or an unfinished one
+            await self._take_away(path)  # a damaged snapshot, or an unfinished one
             try:
                 await run(Lane.DISK, files.mkdir, unfinished)
                 for name, data in (*sorted(parts.items()), (MANIFEST_FILE, encode_manifest(manifest))):
                     await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", data)
             except OSError as error:
-                if error.errno in DISK_IS_FULL:  # half a snapshot would hold the last room there is
+                if error.errno in DISK_IS_FULL:  # an unfinished snapshot would take up the last room
                     await run(Lane.DISK, files.rmtree, unfinished)
                 raise
             await run(Lane.DISK, files.sync_dir, unfinished)
@@ -209,12 +210,12 @@ class SnapshotCatalog:
             for pos in unneeded + thinned:
                 manifest = self._manifests.get(pos)
                 if manifest is None:
-                    continue  # a load found it unreadable meanwhile
+                    continue  # `load` found it unreadable meanwhile
                 removed = await self._remove(pos)
                 if not removed and await self._env.workers.run(
                     Lane.DISK, self._env.files.exists, self._path(pos)
                 ):
-                    self._manifests[pos] = manifest  # it is whole: the next time it goes
+                    self._manifests[pos] = manifest  # it is still whole, and is removed the next time
 
     async def _remove(self, pos: int) -> bool:
         """Remove a snapshot. Returns False if a part of it stays because too many files are open."""
@@ -238,11 +239,12 @@ class SnapshotCatalog:
         run, files = self._env.workers.run, self._env.files
         going = f"{path}{_UNFINISHED}"
         if await run(Lane.DISK, files.exists, going):
-            await run(Lane.DISK, files.sync_dir, self.directory)  # of an earlier one that failed here
+            # an earlier removal may have failed at this step
+            await run(Lane.DISK, files.sync_dir, self.directory)
             await run(Lane.DISK, files.rmtree, going)
         if await run(Lane.DISK, files.exists, path):
             await run(Lane.DISK, files.rename, path, going)
-            await run(Lane.DISK, files.sync_dir, self.directory)  # first its name, then what is in it
+            await run(Lane.DISK, files.sync_dir, self.directory)  # the name must go before the content
             await run(Lane.DISK, files.rmtree, going)
 
 

@@ -128,13 +128,14 @@ class InstallReceiver:
                         raise refused_by_system("cannot write an incoming snapshot", error) from error
                     self._env.log.error("no room for an incoming snapshot, trying again", error=error)
                     await asyncio.sleep(NO_ROOM_PAUSE_S)
-                    # Never the total, which says "installed": asked for its last byte again, it is published.
+                    # Never answer with the total, which means "installed". When the last byte is asked for
+                    # again, the snapshot is published.
                     size = 0 if self._incoming is None else self._incoming.size
                     self._answer(peer, message, min(size, message.total - 1))
 
     async def _piece(self, peer: str, message: InstallSnapshot) -> None:
         if message.term != self._elector.term:
-            return  # of a leader before this one
+            return  # from the leader of an earlier term
         if self._have(message):
             await self._forget_incoming()
             self._answer(peer, message, message.total)

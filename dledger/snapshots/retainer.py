@@ -79,7 +79,7 @@ class Retainer:
                 async with asyncio.timeout(self._settings.interval_s):
                     await self._wake.wait()
             except TimeoutError:
-                pass  # the interval is over: the ordinary case
+                pass  # the interval is over, which is the usual case
             self._wake.clear()
             await self.round()
 
@@ -131,7 +131,7 @@ class Retainer:
         assert isinstance(manifest, Manifest)
         parts = await self._catalog.load(manifest)
         if parts is None:
-            return  # damaged: the next round takes another
+            return  # damaged: the next round chooses another one
         self._env.log.info(
             "removing old segments: the log begins later",
             first=manifest.index + 1,
@@ -151,7 +151,7 @@ class Retainer:
         await self._host.log_begins(parts, manifest.index, manifest.pos)
         self._unfinished = not await self._log.drop_before(base_of(manifest))
         if self._log.begin_pos < manifest.pos:
-            return  # a cut came in between and left nothing behind it: the next round decides anew
+            return  # a cut meanwhile has removed everything after it: the next round decides again
         await self._catalog.prune(manifest.pos)
         self.removals += 1
         if removal.again:

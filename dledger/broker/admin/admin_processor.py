@@ -1,7 +1,7 @@
 """Requests by which operators read and change one broker: 25 UPDATE_BROKER_CONFIG, 26 GET_BROKER_CONFIG, 28
 GET_BROKER_RUNTIME_INFO (AdminBrokerProcessor).
 
-Settings belong to one node, as in RocketMQ: any node answers, and a change affects only the node that
+Settings belong to one node, as in RocketMQ. So any node answers, and a change affects only the node that
 answers.
 """
 

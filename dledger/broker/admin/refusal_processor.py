@@ -1,4 +1,4 @@
-"""Answers unsupported requests with the reason (`refusals`)."""
+"""Answers unsupported requests with the reason why they are not supported (`refusals`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RefusalProcessor:
     """Handler of all unsupported requests."""
 
     def refuse(self, call: Call[None]) -> None:
-        """Refuse the request with the reason."""
+        """Refuse the request with the reason why it is not supported."""
         why = REFUSED[RequestCode(call.request.code)]
         raise RemotingError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
 

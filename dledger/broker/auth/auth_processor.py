@@ -79,7 +79,7 @@ P = TypeVar("P")
 
 
 class AuthProcessor:
-    """Handlers of the codes that show and change users and policies."""
+    """Handlers of the requests that show and change users and policies."""
 
     def __init__(self, core: Core, by_super_user: BySuperUser) -> None:
         self._store = core.store
@@ -129,7 +129,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def update_user(self, call: LeaderCall[UserHeader]) -> None:
-        """Change a user. Fields that are not given stay as they are."""
+        """Change a user. Fields that the request leaves out stay as they are."""
         info = decode_body(call.request.body, UserInfo, "user")
         known = call.writer.pending[USERS].rows.get(_checked_name(call.header.username))
         if known is None:
@@ -387,7 +387,7 @@ class _Listed:
 
     @property
     def body(self) -> bytes:
-        """The list; empty if it has no items."""
+        """The list as JSON text; empty if the list has no items."""
         return b"[" + b",".join(self._parts) + b"]" if self._parts else b""
 
 

@@ -358,7 +358,8 @@ class CoreGroup:
                 self._send(node.name, effect.peer, effect.message)
             elif isinstance(effect, election.RoleChanged):
                 self._role_changed(node, effect)
-            elif not isinstance(effect, election.RoundConfirmed):  # for read points: tests/dledger
+            # RoundConfirmed is about read points, which tests/dledger checks
+            elif not isinstance(effect, election.RoundConfirmed):
                 self.say(f"{node.name} {effect}")
 
     def _release(self, node: CoreNode) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-PPB = 1_000_000_000  # clock rates are parts per billion of world time, so that all is exact
-NEVER = 1 << 62  # ns; a clock that stands still reaches nothing
+PPB = 1_000_000_000  # Clock rates are in parts per billion of world time, so that all computation is exact.
+NEVER = 1 << 62  # ns; the world time that stands for "never" if a clock stands still
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
         the clock to a random time."""
         self._base, self._shown = world_ns, shown_ns
         self.steady: bool = self._rate_ppb == PPB
-        self.ahead: int = shown_ns - world_ns  # of the world's time, while it is steady
+        self.ahead: int = shown_ns - world_ns  # difference to world time, as long as the clock is steady
 
     def drift(self, world_ns: int, rate: float) -> None:
         """Let the monotonic clock run at another rate from `world_ns` on, without a jump. At rate 0 it stands
@@ -51,7 +51,7 @@ class Clock:
             return local_ns - self.ahead
         missing = local_ns - self._shown
         if missing <= 0:
-            return self._base + missing  # what has passed is due, whatever the rate was then
+            return self._base + missing  # a time that has passed is due now, whatever the rate was then
         if self._rate_ppb == 0:
             return NEVER
         return self._base - (-missing * PPB // self._rate_ppb)

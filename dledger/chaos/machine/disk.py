@@ -45,7 +45,7 @@ class Directory:
         self.durable: dict[str, Inode | Directory] = {}
 
 
-# What a change of names depends on: a file or directory by number, and a name in a directory.
+# The things on which a change of names depends: files and directories by number, and names in a directory.
 Subject = int | tuple[int, str]
 
 
@@ -72,7 +72,8 @@ class Disk(DiskFaults):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.open_inodes: dict[int, Inode] = {}  # by number of the open file: they have room without a name
+        # by number of the open file; they use room even without a name
+        self.open_inodes: dict[int, Inode] = {}
         self._numbers = 0
         self._name_ops: list[NameOp] = []
         self._sequence = 0

@@ -45,8 +45,8 @@ class DiskFaults:
         self.rng: random.Random = world.stream(f"disk/{name}")
         self.slowness: float = 1.0
         self.hung: bool = False
-        self.forgetful: float = 0.0  # that something is not in memory, each time somebody looks
-        self.troubled: bool = False  # whether reads and writes have to ask
+        self.forgetful: float = 0.0  # probability that a page is not in memory, for each look-up
+        self.troubled: bool = False  # whether reads and writes have to look for faults
         self._room: int | None = None
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []
@@ -54,8 +54,8 @@ class DiskFaults:
         """Called with the path, the intended offset, the length in bytes and the actual offset of each
         misdirected write."""
         self.on_failure: Callable[[str, str], None] | None = None
-        """Called for each operation that fails with the name of the operation and the path."""
-        self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
+        """Called with the name of the operation and the path of each operation that fails."""
+        self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # calls that end jobs, for `resume`
 
     def used(self) -> int:
         """Bytes that all files use."""

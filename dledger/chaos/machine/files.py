@@ -159,7 +159,7 @@ class SimFile:
         if not inode.content:
             raise ValueError("cannot mmap an empty file")
         if not self._files.alive:
-            return memoryview(bytes(inode.content))  # the rest of a step that a crash cut
+            return memoryview(bytes(inode.content))  # the rest of a callback that a crash interrupted
         if self._view is None:
             self._view = memoryview(inode.content).toreadonly()
             self._mapped = True
@@ -202,7 +202,7 @@ class SimFile:
 
 
 def _check_no_exports(content: bytearray) -> None:
-    # A bytearray refuses to change its length while a view of it is alive, as mmap refuses to close.
+    # A bytearray refuses to change its length while a view of it is in use, as mmap refuses to close.
     try:
         content.append(content.pop())
     except BufferError:
@@ -393,7 +393,7 @@ class SimFiles:
                 self.disk.check_room(path)
                 self.disk.make_directory(path)
             return
-        # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
+        # It is harmless to repeat a mkdir, so one job may make several. All are durable when the job ends.
         if self.effect("mkdir", path, durable=True, ends_job=False):
             self.disk.check_room(path)
             missing = path

@@ -78,7 +78,7 @@ _TARGETS: tuple[tuple[object, tuple[str, ...]], ...] = (
     (io, ("open",)),
 )
 
-# logging stamps each record with the machine's time; such records never reach a trace.
+# The logging module stamps each record with the machine's time. Such records never reach a trace.
 _EXEMPT = ("logging",)
 
 
@@ -89,8 +89,8 @@ class Guard:
         self.inside = False
         self.installed: bool = False
         self._thread = 0
-        self._other: JobThread | None = None  # of a spread job
-        # Where, name, the original, its replacement. Made at the first installation.
+        self._other: JobThread | None = None  # the thread of a spread job
+        # (place, name, original, replacement) of each function. Made at the first installation.
         self._replacements: list[tuple[Any, str, Any, Any]] = []
 
     def __enter__(self) -> Guard:
@@ -121,7 +121,7 @@ class Guard:
             self._other = own
 
     def _is_ours(self) -> bool:
-        # Other threads are none of the simulator's.
+        # Other threads do not belong to the simulator.
         running = threading.get_ident()
         return running == self._thread or (self._other is not None and running == self._other.identity)
 

@@ -6,10 +6,12 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-BLOCK = 4096  # what a file system gives room by
-SECTOR = 512  # what a device writes whole or not at all
+BLOCK = 4096  # the unit in which a file system gives room
+SECTOR = 512  # the unit that a device writes as a whole or not at all
 _LARGE = 64 * 1024
-_PAGE = 256  # in memory or not; a kill cuts writes there. Far less than on real machines, as the files are
+# unit of the page cache, and where a kill cuts writes. It is much smaller than on real machines, because the
+# files are, too.
+_PAGE = 256
 
 # A write (offset, bytes) or a new length (length, None).
 FileOp = tuple[int, bytes | None]
@@ -30,17 +32,18 @@ def apply_op(content: bytearray, op: FileOp) -> bytearray:
     elif length > len(content):
         content = _longer(content, length)
     if data is not None:
-        content[offset:length] = data  # as long as what it replaces: views of it stay valid
+        content[offset:length] = data  # not longer than what it replaces, so views stay valid
     return content
 
 
 def _longer(content: bytearray, length: int) -> bytearray:
-    # Zeros of a new bytearray take no memory until they are touched, and touching it takes most of the time.
+    # Zeros of a new bytearray take no memory until they are touched, and touching them takes most of the
+    # time.
     if length - len(content) < max(_LARGE, len(content)):
         content.extend(bytes(length - len(content)))
         return content
     if content:
-        content.append(content.pop())  # the BufferError, as of extend
+        content.append(content.pop())  # raises the BufferError that extend would raise
     return _copy(content, len(content), length)
 
 
@@ -75,13 +78,13 @@ class Inode:
         self.content: bytearray = bytearray()
         self.durable: bytearray = bytearray()
         self.pending: deque[FileOp] = deque()
-        self.written: int = 0  # operations ever
-        self._dirty_end = 0  # zeros from here on
-        self._used = 0  # the same of all that was ever written, so of what is durable too
-        self._blocks = 0  # so many from the start have room on the device
-        self._further_blocks: set[int] = set()  # and these after a hole
+        self.written: int = 0  # number of operations since the creation or a power cut
+        self._dirty_end = 0  # the content is zero from this offset on
+        self._used = 0  # the same for all that was ever written, so for the durable content too
+        self._blocks = 0  # how many blocks from the start have room on the device
+        self._further_blocks: set[int] = set()  # the blocks with room that lie after a hole
         self.lock_owner: object | None = None
-        self.cached: bytearray | None = None  # 1 for each page in memory; None: all of them
+        self.cached: bytearray | None = None  # 1 for each page in memory; None if all are in memory
 
     # -- the page cache ------------------------------------------------------------------------------
 
@@ -121,7 +124,8 @@ class Inode:
         return True
 
     def _without_zeros(self, op: FileOp) -> FileOp:
-        # Prepared segments are filled with megabytes of zeros: as memory that nobody touched they are free.
+        # Prepared segments are filled with megabytes of zeros. Zeros at the end need no memory until they are
+        # touched.
         offset, data = op
         if data is None or len(data) < _LARGE or offset < self._dirty_end or data != bytes(len(data)):
             return op
@@ -249,7 +253,7 @@ class Inode:
         self.pending.clear()
         self.written = 0
         self.content = _copy(self.durable, min(self._used, len(self.durable)), len(self.durable))
-        self._dirty_end = self._used  # a shorter length may be lost
+        self._dirty_end = self._used  # a change to a shorter length may be lost
         self.evict()
         self._free_blocks(-(-len(self.content) // BLOCK))
         self.lock_owner = None
@@ -306,13 +310,13 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -
     """
     if not ops:
         return durable, 0
-    touching: dict[int, list[int]] = {}  # sector -> the writes to it
+    touching: dict[int, list[int]] = {}  # maps a sector to the numbers of the writes to it
     for number, (offset, data) in enumerate(ops):
         if data is not None:
             for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
                 touching.setdefault(sector, []).append(number)
     last = _last_writes(touching, len(ops), rng)
-    lengths = rng.randint(0, len(ops))  # so many changes of the length are there
+    lengths = rng.randint(0, len(ops))  # how many operations have changed the length
     content, length, lost = _copy(durable, min(used, len(durable)), len(durable)), len(durable), 0
     for number, (offset, data) in enumerate(ops):
         reached = number < lengths
@@ -339,12 +343,13 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -
 def _last_writes(touching: dict[int, list[int]], count: int, rng: random.Random) -> dict[int, int]:
     """Maps each sector to the number of the last write whose data it contains; -1 means none."""
     last: dict[int, int] = {}
-    if rng.random() < 0.5:  # whole writes are there or not, as far as a sector allows that
+    # every write is there as a whole or not at all, as far as the order within a sector allows it
+    if rng.random() < 0.5:
         there = [rng.random() < 0.5 for _ in range(count)]
         for sector, writes in touching.items():
             missing = next((place for place, number in enumerate(writes) if not there[number]), len(writes))
             last[sector] = writes[missing - 1] if missing else -1
-    else:  # each sector has its own fate
+    else:  # for each sector separately
         for sector, writes in touching.items():
             kept = rng.choice((0, len(writes), rng.randint(0, len(writes))))
             last[sector] = writes[kept - 1] if kept else -1

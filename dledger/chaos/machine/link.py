@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from dledger.chaos.machine.node import Node
     from dledger.chaos.machine.tcp import Endpoint, Flow
 
-_MAX_BACKOFF = 5  # doublings of the retransmission time; more data makes TCP notice sooner
-_SMALL_PACKET = 64  # bytes of what carries no data
+_MAX_BACKOFF = 5  # doublings of the retransmission time; more data makes TCP notice a loss sooner
+_SMALL_PACKET = 64  # bytes of a packet that carries no data
 
 
 class Link:
@@ -44,13 +44,13 @@ class Link:
         self.latency_ns: tuple[int, int] = self.usual_latency_ns
         self._retransmit_ns = settings.retransmit_ns
         self.blocked: bool = False
-        self.silent: bool = False  # lets handshakes pass only
-        self.impaired: bool = False  # loss or bandwidth
+        self.silent: bool = False  # whether only handshakes pass
+        self.impaired: bool = False  # whether there is a loss or a limit of the bandwidth
         self._loss = 0.0
         self._ns_per_byte = 0.0
         self._busy_until = 0
-        self._narrowed: dict[Flow, None] = {}  # sent something while the bandwidth was limited
-        self.flows: list[Flow] = []  # they wait until something passes again
+        self._narrowed: dict[Flow, None] = {}  # flows that sent something while the bandwidth was limited
+        self.flows: list[Flow] = []  # flows that wait until packets pass again
         self.credits: list[tuple[Endpoint, int]] = []
 
     def set_loss(self, share: float) -> None:
@@ -67,7 +67,7 @@ class Link:
         if bytes_per_s is None:
             self._busy_until = 0
             flows, self._narrowed = self._narrowed, {}
-            for flow in flows:  # what waited for a narrow link does not go on at its pace
+            for flow in flows:  # packets that waited for the limited bandwidth are no longer delayed by it
                 flow.hurry()
 
     def extra_ns(self, flow: Flow, now: int, payload: object, random: Callable[[], float]) -> int:

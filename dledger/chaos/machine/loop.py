@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Cancelled timers are swept when there are this many and they are the majority.
+# Cancelled timers are removed when there are this many and they are the majority.
 _MIN_CANCELLED_TIMERS = 100
 
 
@@ -48,7 +48,7 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one simulated process."""
 
     _in_turn = False  # BaseEventLoop.__init__ asks is_running()
-    get_debug: Any = staticmethod(bool)  # False; every future asks, so not in Python
+    get_debug: Any = staticmethod(bool)  # False. Every future asks for it, so it is not a Python function.
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.callbacks: int = 0
         self._clock = process.node.clock
         self._now = self.world.now
-        self._wake: int | None = None  # time of the next turn; an event of the world is there for it
-        self._parked: int | None = None  # another event that is there, later: a turn can be put on it
+        self._wake: int | None = None  # time of the next turn, for which the world has an event
+        self._parked: int | None = None  # time of a later event that the world still has; a turn may use it
         self._ready: deque[Any] = deque()  # handles
         self._io: list[Any] = []
         self._timers: list[tuple[int, float, SimTimer]] = []
@@ -283,7 +283,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 if self.dead:
                     break
         finally:
-            del handle  # a traceback may keep this frame: do not keep its tasks
+            del handle  # a traceback may keep this frame, which must not keep the tasks
             world.current = None
             guard.inside = False
             self._in_turn = False
@@ -364,7 +364,7 @@ class SimLoop(asyncio.BaseEventLoop):
         raise RuntimeError("a simulated loop is not stopped: return from main, or cancel its task")
 
     def __del__(self, *_: object) -> None:
-        # The stock one warns of loops that nobody closed: dead processes are never closed.
+        # The standard one warns of loops that nobody closed, and dead processes are never closed.
         return
 
     def run_in_executor(  # type: ignore[override]

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from dledger.chaos.machine.world import World
     from dledger.runtime.env import Env
 
-_MAX_LATENCY_S = 3600.0  # above it somebody means another unit
+_MAX_LATENCY_S = 3600.0  # a higher latency is probably a mistake in the unit
 _MAX_GARBAGE = 4096
-_STRANGER = 62_499  # number of a machine that no world has otherwise: 10.0.249.250
+_STRANGER = 62_499  # number that no machine of a world has: 10.0.249.250
 
 
 class NetworkFaults:

@@ -51,7 +51,7 @@ class Node:
         self.clock: Clock = Clock(rng.randrange(settings.uptime_ns), skew)
         self.disk: Disk = Disk(world, name)
         self.powered: bool = True
-        self.slowness: float = 1.0  # of its processor
+        self.slowness: float = 1.0  # factor by which its processor is slower
         self.process: Process | None = None
         self.boots: int = 1
         self.processes = 0

@@ -17,7 +17,7 @@ from dledger.chaos.machine.settings import MS, SECOND
 if TYPE_CHECKING:
     from dledger.chaos.machine.tcp import Address, Endpoint
 
-_USER_TIMEOUT = 18  # TCP_USER_TIMEOUT; not in every platform's module
+_USER_TIMEOUT = 18  # TCP_USER_TIMEOUT, which the module of some platforms lacks
 _KEEPIDLE, _KEEPINTVL, _KEEPCNT = 4, 5, 6
 _DEFAULTS = {_KEEPIDLE: 7200, _KEEPINTVL: 75, _KEEPCNT: 9, _USER_TIMEOUT: 0}
 
@@ -74,8 +74,8 @@ class Watch:
         self._world = endpoint.network.world
         self._heard = self._world.now
         self._full_since: int | None = None
-        self._taken = 0  # by the peer when it was looked last
-        self._first: object = None  # packet on its way
+        self._taken = 0  # bytes that the peer had read at the last look
+        self._first: object = None  # the first packet in flight at the last look
         self._first_since = 0
         endpoint.watched = True
         self._world.push(self._world.now + SECOND, self._look, None)
@@ -91,10 +91,12 @@ class Watch:
                 return
             self._heard = now
         if not end.starved or end.taken != self._taken:
-            self._full_since, self._taken = None, end.taken  # what moves, however slowly, is well
+            # data that moves, however slowly, is no reason to end the connection
+            self._full_since, self._taken = None, end.taken
         elif self._full_since is None:
             self._full_since = now
-        flow = end.flow  # what it holds for an obstacle is told by `_answered`, or acknowledged (silence)
+        # Packets that wait at an obstacle are left to `_answered`, or count as acknowledged (silence).
+        flow = end.flow
         first = flow.queue[0] if flow.queue and not flow.stalled else None
         if first is not self._first:
             self._first, self._first_since = first, now
@@ -117,5 +119,6 @@ class Watch:
         end = self._endpoint
         if not peer.flow.passes():
             return False
-        # Without a way there: heard is what the peer sends by itself, unless something waits for its answer.
+        # If nothing reaches the peer, only probes that the peer itself sends are heard, and only if no data
+        # waits for its answer.
         return end.flow.passes() or (peer.watched and not peer.gone and not end.flow.queue)

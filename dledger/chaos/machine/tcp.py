@@ -99,7 +99,7 @@ class Flow:
 
     def _arrive(self, argument: None) -> None:
         if not self.queue or self.stalled or self.queue[0][0] > self._network.world.now:
-            return  # the last: called at a time of before `hurry`
+            return  # the queue is empty, or this event was planned before `hurry` changed the times
         link = self.link
         if link.blocked or link.silent or self.stranded or not link.target.powered:
             obstacle = self._network.obstacle(self)
@@ -132,10 +132,10 @@ class Endpoint:
         self.taken: int = 0  # bytes that the peer read
         self.eof: bool = False
         self.broken: bool = False  # reset by the peer
-        self.closed: bool = False  # by the program, or with it
-        self.gone: bool = False  # the kernel knows nothing of it (any more)
-        self.watched = False  # by keepalive
-        self.discards = False  # a linger time of 0: what is not delivered when it is closed never is
+        self.closed: bool = False  # by the program, or because the program ended
+        self.gone: bool = False  # the kernel does not know the connection (any more)
+        self.watched = False  # whether keepalive watches it
+        self.discards = False  # a linger time of 0: data that is not delivered at the close is discarded
         self._error: OSError | None = None
         self.inbox: deque[bytes] = deque()
         self._unread = 0
@@ -208,7 +208,7 @@ class Endpoint:
         if self.broken or self.peer is None:
             return
         if self.discards and (self.flow.stalled or not self.flow.passes()):
-            # RST is sent once: it is lost as well.
+            # RST is sent only once, so it is lost as well.
             self.gone = True
             self.flow.clear()
         elif unread or self.discards:
@@ -314,7 +314,8 @@ class Endpoint:
         link, now = self.flow.link, self.process.loop.now_ns()
         if link.blocked:
             link.credits.append((sender, count))
-        elif now > self.network.world.now + MS:  # after a stall: the sender must not hear of it before
+        # the reader stalled: the sender must not know before that time
+        elif now > self.network.world.now + MS:
             self.network.world.push(now, self._credit_late, (sender, count))
         else:
             sender.credit(count, now)

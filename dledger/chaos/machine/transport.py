@@ -234,7 +234,7 @@ class SimTransport(transports._FlowControlMixin):
         self._maybe_pause_protocol()  # type: ignore[attr-defined]
 
     def _starve(self) -> None:
-        # Like registering a writer: hear of room as soon as there is some.
+        # This is like registering a writer: if there is room already, the transport is notified at once.
         if self._endpoint.space:
             self.on_writable()
         else:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PAUSE_CHANCE = 0.5  # of a spread job, at each effect and read
-_TEAR_CHANCE = 0.5  # of a running job whose process is killed
+_PAUSE_CHANCE = 0.5  # probability that a spread job is paused at an effect or read
+_TEAR_CHANCE = 0.5  # probability that writes of a running job are cut off by a kill
 
 
 class Job:
@@ -57,11 +57,13 @@ class Job:
         self.future: asyncio.Future[Any] = future
         self.function: Callable[[], Any] = function
         self.done: Callable[[Any, BaseException | None], None] | None = None
-        self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
-        self.synced: bool = False  # nothing but plain writes may follow in this job
-        self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
-        self.thread: JobThread | None = None  # when it is spread
-        self.touched: bool = False  # it uses the disk, and waits for it
+        # called at the job's end, to make durable what it has synced
+        self.commits: list[Callable[[], None]] = []
+        self.synced: bool = False  # only plain writes may follow in this job
+        # (file, write, content before it, number of commits before it)
+        self.writes: list[tuple[Inode, FileOp, bytes, int]] = []
+        self.thread: JobThread | None = None  # only if the job is spread
+        self.touched: bool = False  # whether it uses the disk, and so waits for it
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -91,9 +93,9 @@ class SimWorkers:
             Lane.SCAN: _Lane("scan", 1),
             "executor": _Lane("executor", settings.executor_threads),
         }
-        self._started: list[Job] = []  # a thread is about to run them
-        self._running: list[Job] = []  # run; their time is not over
-        self._held: list[Job] = []  # would have begun while the process was stopped
+        self._started: list[Job] = []  # jobs that have a thread and have not run to their end
+        self._running: list[Job] = []  # jobs that have run, but whose duration is not over
+        self._held: list[Job] = []  # jobs that could not continue because the process is stopped
         self._closed = False
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -141,7 +143,7 @@ class SimWorkers:
 
     def _finish_now(self, job: Job) -> None:
         node = self._process.node
-        if node.disk.hung and job.touched:  # production waits here, for ever
+        if node.disk.hung and job.touched:  # in production the process would wait for ever
             self._running.append(job)
             node.disk.wait(self._finish, (job, node.boots))
         else:
@@ -247,14 +249,15 @@ class SimWorkers:
         disk = self._process.node.disk
         if disk.slowness != 1 and job.touched:
             duration = round(duration * disk.slowness)
-        # The kernel finishes an fsync of a process that is killed meanwhile, but not over a power cut.
+        # If a process is killed, the kernel still finishes its fsync. After a power cut it does not.
         self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
 
     def _execute(self, job: Job) -> None:
         """Run a job to its end or, if it is spread, to its next pause."""
         world = self._world
         outer = (world.current, world.job, world.guard.inside)
-        loop = _get_running_loop() if world.current else None  # closes its workers, or its process is killed
+        # A loop runs now if it closes its workers or its process is just killed.
+        loop = _get_running_loop() if world.current else None
         world.enter(self._process)
         world.job = job
         try:

@@ -1,4 +1,4 @@
-"""The world: one heap of events, the machines, and everything that the seed decides.
+"""The simulated world: one heap of events, the machines, and everything that the seed decides.
 
     with World(seed=7) as world:
         a, b = world.node("a"), world.node("b")
@@ -71,9 +71,10 @@ class World(Faults):
         guard: Guard | None = None,
     ) -> None:
         if not World._frozen:
-            # The many collections of worlds do not look at what was there before the first one. Frozen once
-            # only: what a dead world left would be kept for good by the next one's freezing. Not asked of
-            # the collector, which counts them all: 8 ms, for some worlds a tenth of their life.
+            # Garbage collections need not look at objects that existed before the first world. They are
+            # frozen only once, because freezing again would keep for good what a dead world has left. A flag
+            # is used, because asking the collector counts all objects: that takes 8 ms, a tenth of the life
+            # of some worlds.
             World._frozen = True
             gc.collect()
             gc.freeze()
@@ -87,15 +88,15 @@ class World(Faults):
         """How many reads on an event loop would have waited for a device. Such reads should be jobs of a
         worker."""
         self.current: Process | None = None
-        self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
+        self.loop: SimLoop | None = None  # the loop of this thread that had the last turn
         self.job: Job | None = None
         self.nodes: dict[str, Node] = {}
-        self.faults: dict[str, int] = {}  # kind -> how many were injected
+        self.faults: dict[str, int] = {}  # maps a kind of fault to how many were injected
         self.recent_log: deque[str] = deque(maxlen=self.settings.recent_log_lines)
         self._heap: list[tuple[int, float, Callable[[Any], None], Any]] = []
         self.tie: Callable[[], float] = self.stream(
             "schedule"
-        ).random  # orders events of one instant; 53 bits never meet again
+        ).random  # orders events of one instant; two numbers of 53 bits are never equal in practice
         self.schedule_random: Callable[[], float] = self.stream("turns").random
         self.network: Network = Network(self)
         self._failure: tuple[str, BaseException | None] | None = None
@@ -321,7 +322,7 @@ class World(Faults):
                 for process, tasks in self._graveyard:
                     for task in tasks:
                         _close(task)
-                    for task in asyncio.all_tasks(process.loop):  # which those began, being closed
+                    for task in asyncio.all_tasks(process.loop):  # tasks that began while others were closed
                         _close(task)
                 self._heap.clear()
                 self._processes.clear()

@@ -262,7 +262,8 @@ def _run_tests(suite: Suite, tree: Path) -> Outcome:
     if not tests:
         return Outcome("")
     arguments = ["-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider"]
-    arguments += ["--hypothesis-seed=0", *tests]  # as on the unchanged tree: chance catches nothing
+    # the seed of the unchanged tree, so that no mutant is caught by chance
+    arguments += ["--hypothesis-seed=0", *tests]
     done = _python(arguments, tree, suite.limit_s)
     if done.returncode == 0:
         return Outcome("")
@@ -319,7 +320,7 @@ def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.Comp
         **os.environ,
         "PYTHONPATH": str(tree),
         "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h"),
-        SWITCH: "0",  # mutants are of Python code: no compiled twin may do its work
+        SWITCH: "0",  # mutants change Python code, so no compiled twin may run in its place
     }
     return subprocess.run(
         [sys.executable, *arguments],

@@ -53,7 +53,7 @@ class BriefTopics(Program):
         before = [life for life in history.lives if life.topic == topic]
         life = Life(topic, number)
         history.lives.append(life)
-        history.unsure[topic] = None  # until this is through, without any doubt
+        history.unsure[topic] = None  # until all steps are done without any doubt
         core, lost = producer._core, producer._unanswered_count
         elections = self._stage.elections
         offsets = QueueOffsets(core)

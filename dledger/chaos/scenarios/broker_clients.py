@@ -302,7 +302,7 @@ class Producer(Planned):
             send.ids = tuple(result.offset_message_id.split(","))
         except OutcomeUnknown as error:
             send.outcome, send.text = UNKNOWN, str(error)
-        except ClientError as error:  # all others say: certainly not stored
+        except ClientError as error:  # all other errors say that the message is certainly not stored
             send.outcome, send.text = REFUSED, str(error)
         send.end, send.begun = self.now(), self._stage.begun
 
@@ -358,7 +358,7 @@ class Operator(Planned):
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
             for queue, messages in stage.ledger.messages.items()
-            if queue[0] == topic and group == PUSH_GROUP  # of the other the log tells
+            if queue[0] == topic and group == PUSH_GROUP  # for the other group the log says it
         }
         reset = Reset(group, topic, self.now(), unseen)
         self._history.resets.append(reset)
@@ -434,7 +434,7 @@ class PullReader(Consumer):
                         await consumer.assign([*consumer.assignment, queue], start=FromWhere.FIRST)
                         self._stands(queue, consumer.position(queue), begin)
             except ClientError:
-                continue  # not there yet, or nobody leads: again in a moment
+                continue  # the topic does not exist yet, or nobody leads: try again in a moment
 
     def _stands(self, queue: MessageQueue, offset: int, begin: int) -> None:
         if self.lives > 1 and offset > 0:

@@ -89,11 +89,11 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
             verdict.batches += 1
             _judge_batch(send, places, messages)
     for value, found in places.items():
-        # Nothing is in a queue that nobody sent.
+        # Every message in a queue was sent by a producer.
         if value not in sent:
             raise InvariantViolated(f"unexpected: {name_of(value)} at {found} was never sent")
-        # However often a message was sent, it is stored once; but for copies that some broker's retention had
-        # taken before the send ended.
+        # However often a message was sent, it is stored once. An exception are copies that the retention of
+        # some broker had removed before the send ended.
         known = [messages[queue][offset].position >= sent[value] for queue, offset in found]
         if sum(known) > 1:
             repeated = [messages[queue][offset].resent for queue, offset in found]
@@ -110,19 +110,19 @@ def _judge_place(
         verdict.acknowledged += 1
         verdict.halves += send.topic == HALF
         place = ((send.topic, send.queue), send.offset + number)
-        # What was acknowledged is there, exactly at the queue offset that was told.
+        # An acknowledged message is in the log, exactly at the queue offset in the answer.
         if not found:
             raise InvariantViolated(f"lost: {name}, acknowledged at {place}")
         if place not in found:
             raise InvariantViolated(f"moved: {name}, acknowledged at {place}, is at {found}")
-        # Its message id says where it lies in the log.
+        # The message id in the answer says at which position of the log the message is.
         position = messages[place[0]][place[1]].position
         told = decode_message_id(send.ids[number]).physical_offset if number < len(send.ids) else -1
         if told != position:
             raise InvariantViolated(f"the message id of {name} says {told}, the log has it at {position}")
     elif send.outcome == REFUSED:
         verdict.refused += 1
-        # "Certainly not stored" is nowhere.
+        # A message whose answer said "certainly not stored" is nowhere.
         if found:
             raise InvariantViolated(f"{name} was refused ({send.text}), but it is at {found}")
     else:
@@ -131,7 +131,8 @@ def _judge_place(
 
 
 def _judge_batch(send: Send, places: Mapping[bytes, list[tuple[Queue, int]]], messages: Messages) -> None:
-    # A batch is in one queue as a whole, its messages one behind the other, also in the log; or not at all.
+    # A batch is in one queue as a whole, or not at all. Its messages follow one another in the queue and in
+    # the log.
     first = sorted(places.get(send.values[0], []))
     for number, value in enumerate(send.values):
         found = sorted(places.get(value, []))
@@ -149,7 +150,8 @@ def _judge_batch(send: Send, places: Mapping[bytes, list[tuple[Queue, int]]], me
 
 
 def _judge_order(sends: Sequence[Send]) -> None:
-    # A queue has the order of acknowledgements: what began after another was acknowledged lies behind it.
+    # A queue keeps the order of acknowledgements: a send that began after another was acknowledged has a
+    # higher offset.
     by_queue: dict[Queue, list[Send]] = {}
     for send in sends:
         if send.outcome == ACKNOWLEDGED:
@@ -187,21 +189,21 @@ def judge_receipts(
         what = (
             f"{receipt.consumer} was handed {name_of(receipt.value)} as {receipt.offset} of {receipt.queue}"
         )
-        # Nothing is shown to a consumer that is not in the log in the end, at that very place.
+        # A message that a consumer received is in the log in the end, at the same queue offset.
         if receipt.offset >= len(stored):
             raise InvariantViolated(f"{what}, which has {len(stored)} messages")
         wanted = stored[receipt.offset]
         handed = (receipt.value, receipt.position, receipt.store_ms)
         if handed != (wanted.value, wanted.position, wanted.store_ms):
             raise InvariantViolated(f"{what}, the log has {wanted} there: {receipt}")
-        # A group skips nothing: before a message it was handed all of the queue before it, but for what
-        # retention had taken.
+        # A group skips nothing: before it receives a message, it has received all earlier messages of the
+        # queue, except those that retention had removed.
         key = (receipt.group, receipt.queue)
         behind = reached.get(key, 0)
         _check_skipped(what, stored[behind : receipt.offset], receipt.begun)
         verdict.repeated += receipt.offset < behind
         reached[key] = max(behind, receipt.offset + 1)
-        # A consumer that keeps its queues sees each message once, in order.
+        # A consumer that keeps its queues receives each message once, and in order.
         run = (receipt.consumer, receipt.life, receipt.queue)
         if receipt.group in strict and receipt.offset <= runs.get(run, -1):
             raise InvariantViolated(f"{what} after {runs[run]} in the same life")
@@ -212,7 +214,7 @@ def judge_stood(stood: Sequence[Stood]) -> None:
     """Check the answers to pulls that came over another connection. Such an answer must tell the consumer to
     continue at the offset of its pull."""
     for one in stood:
-        # Who does not have the pull knows nothing of it but where it began.
+        # A broker that does not have the pull itself only knows where the pull began.
         if (one.code, one.next_offset) != (ResponseCode.PULL_NOT_FOUND, one.offset):
             raise InvariantViolated(
                 f"a pull of {one.queue} at {one.offset} was answered over another connection:"
@@ -249,7 +251,7 @@ def judge_turns(turns: Sequence[Turn], verdict: BrokerVerdict) -> None:
         last: Turn | None = None
         for turn in sorted(own, key=lambda one: one.begin):
             if last is not None:
-                # No call begins before the one before it has ended, whoever makes it.
+                # No call begins before the earlier call has ended, whichever consumer makes it.
                 if turn.begin < last.end:
                     raise InvariantViolated(
                         f"two calls at a time for {queue}: {last.consumer} (life {last.life}) has"
@@ -359,15 +361,15 @@ def judge_delays(
                     came.setdefault(message.value, []).append(message.store_ms)
     for value in {**due, **came}:
         if value.startswith(BRIEF.encode()):
-            continue  # its topic may be gone: `judge_deletions` looks at it
+            continue  # its topic may be deleted, so `judge_deletions` checks it
         waited, found = sorted(due.get(value, [])), sorted(came.get(value, []))
         verdict.delivered += len(found)
-        # What is said to be delivered is, once for each time it was stored, but for what retention took
-        # before its time; nothing else is.
+        # A message that counts as delivered was delivered once for each time it was stored, except copies
+        # that retention removed before their time. No other message was delivered.
         if not len(waited) - expired.get(value, 0) <= len(found) <= len(waited):
             name = name_of(value)
             raise InvariantViolated(f"{name} was due {len(waited)} times and came {len(found)} times")
-        # Never early.
+        # No message is delivered before its time.
         if len(found) == len(waited) and clocks_are_right:
             for at, stored_ms in zip(waited, found, strict=True):
                 if stored_ms < at:

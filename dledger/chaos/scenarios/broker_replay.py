@@ -150,7 +150,7 @@ class BrokerReplay:
                 f"entry {header.index} is at {position} and says {record.physical_offset}"
             )
         end = self.ends.get(queue, 0)
-        # Offsets of a queue are dense and given once.
+        # The offsets of a queue have no gaps, and each is given once.
         if record.queue_offset != end:
             raise InvariantViolated(
                 f"entry {header.index} has offset {record.queue_offset} of {queue}, the next one is {end}"

@@ -181,7 +181,7 @@ class BrokerRun(Run):
         """Wait until the routes are right, each topic has taken one more message, everything that waits was
         delivered, and all consumers have caught up."""
         world = self.stage.world
-        # Before that a producer that begins may not find its topics: routes are what it asks for first.
+        # Without this a producer that begins may not find its topics, because it asks for routes first.
         self.within(ROUTES_LIMIT_S, "the NameServer knows all brokers", self.stage.routes_are_right)
         self.stage.cluster.count("the NameServer knows the leader and the others")
         last = next(program for program in self._programs if isinstance(program, Producer))
@@ -306,11 +306,11 @@ class BrokerRun(Run):
 
     def _judge_completeness(self) -> None:
         stage = self.stage
-        # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
+        # Orderly consumers have long calls and wait for locks. So they catch up, but not at once.
         in_order = stage.profile.orderly and not stage.measured
         groups = (*GROUPS, ORDERLY_GROUP, ORDERED_GROUP) if in_order else GROUPS
         if stage.profile.unaware and not stage.measured:
-            groups = (*groups, UNAWARE_GROUP)  # later it may wait for its time-out
+            groups = (*groups, UNAWARE_GROUP)  # later this consumer may have to wait for its time-out
         messages = _lasting(stage.ledger.messages)
         judge_completeness(self.broker_history.reached, groups, messages, stage.begun)
         begun = stage.begun
@@ -335,7 +335,7 @@ class BrokerRun(Run):
         disk = stage.world.nodes[name].disk
         root = f"{stage.broker_root}/consumequeue"
         for topic in sorted(disk.directory(root).names):
-            # Of a topic that is deleted no files are left, but for the moment until they are removed.
+            # A deleted topic has no files, except for the moment until they are removed.
             known = topic in broker.store.state.queues or topic in broker.store.leaving
             if is_brief(topic) and not known:
                 raise InvariantViolated(f"{name}: {root}/{topic} is of a topic that was deleted")
@@ -345,7 +345,7 @@ class BrokerRun(Run):
             stored = self._stored(key, bounds.first_position)
             if not 0 <= bounds.min <= bounds.next <= len(stored):
                 raise InvariantViolated(f"{name}: {key} has {bounds}, the log has {len(stored)} messages")
-            # Nothing is missing at the beginning but what is before the beginning of a log.
+            # Units may be missing only for messages before the beginning of the log.
             if bounds.min and stored[bounds.min - 1].position >= stage.begun:
                 raise InvariantViolated(f"{name}: {key} begins at {bounds.min}, but the log holds more")
             path = f"{stage.broker_root}/consumequeue/{queue.topic}/{queue.queue_id}/{segment_name(0)}"
@@ -390,14 +390,14 @@ class BrokerRun(Run):
                 if not begun <= message.position < broker.index.indexed:
                     continue
                 if message.recalls:
-                    continue  # it has the unique key of another, and no key of its own
+                    continue  # it has the unique key of the message that it recalls, and no key of its own
                 stage.cluster.count("a message is found by its key")
-                # Its key, and its unique key: each once.
+                # A message is found by its key and by its unique key, once each.
                 if len(hashes) != 2 or key_hash(topic, name_of(message.value)) not in hashes:
                     raise InvariantViolated(
                         f"{name}: {name_of(message.value)} at {message.position} is indexed as {hashes}"
                     )
-        # What is left names no message at all.
+        # The units that are left point at no message.
         if found:
             raise InvariantViolated(f"{name}: the index has units of no message: {found}")
 

@@ -99,7 +99,7 @@ class Client:
                 answer.set_result((outcome, first))
 
         def reply(outcome: str, first: int) -> None:
-            if not answer.done():  # else the client waits no more, or is no more
+            if not answer.done():  # otherwise the client no longer waits, or has ended
                 loop.call_soon(settle, outcome, first)
 
         self._stage.batches.offer(values, reply)

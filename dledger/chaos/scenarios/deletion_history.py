@@ -80,14 +80,14 @@ def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int
         for number, stored in enumerate(generations(replay, queue)):
             lives: dict[int, bytes] = {}
             for offset, message in enumerate(stored):
-                # Nothing is in such a topic that was not sent to it.
+                # Every message in such a topic was sent to it.
                 if message.value not in life_of:
                     raise InvariantViolated(f"{message.value!r} at {offset} of {queue} was never sent")
                 life, send = life_of[message.value]
                 places.setdefault(message.value, []).append((queue, number, offset))
                 if send.once:
                     lives.setdefault(life.number, message.value)
-            # A topic that is made again has messages of its own alone, delayed ones as well.
+            # A topic that is created again has only messages of its own life, also delayed ones.
             if len(lives) > 1:
                 raise InvariantViolated(f"{queue} holds messages of several lives of its topic: {lives}")
     again = acknowledged = 0
@@ -98,12 +98,12 @@ def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int
             deleted[life.topic] = None
         for send in life.sends:
             found = places.get(send.value, [])
-            # What was acknowledged is there, in the queue and at the offset that was told.
+            # An acknowledged message is in the log, in the queue and at the offset of the answer.
             if send.outcome == ACKNOWLEDGED and not send.delayed:
                 acknowledged += 1
                 if not any((queue[1], offset) == (send.queue, send.offset) for queue, _, offset in found):
                     raise InvariantViolated(f"lost: {send}, which is at {found}")
-            # What was refused is nowhere.
+            # A refused message is nowhere.
             if send.outcome == REFUSED and found:
                 raise InvariantViolated(f"refused, and stored at {found}: {send}")
     return again, acknowledged

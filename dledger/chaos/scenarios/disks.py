@@ -159,7 +159,7 @@ class StoreOnDisk:
         before: EntryHeader | None = None
         for start, content in self.segments(durable):
             if start < begin:
-                continue  # retention or an install was cut short
+                continue  # a rest: retention or an install was interrupted
             if expected is not None and start != expected:
                 return
             expected = start + len(content)

@@ -230,7 +230,7 @@ class Injector(RotFaults):
     def _end_all(self, fault: Fault, end: Callable[[str], None]) -> bool:
         for place, name in enumerate(self._stage.names):
             end(name)
-            # They come back one after another, in an order of their own.
+            # The nodes start again one after another, in an order that `pick` decides.
             turn = (place + fault.pick) % len(self._stage.names)
             self._start_later(fault.lasting_ms + turn * (fault.pick % 300), name)
         return True
@@ -369,7 +369,7 @@ class Injector(RotFaults):
 
         def again() -> None:
             disk.mend()
-            # It must end: a store that did not fail by now is damaged no more.
+            # The node must end: if its store has not failed by now, it counts as damaged no longer.
             self._world.kill(target)
             self._stage.start(target)
 

@@ -60,7 +60,7 @@ class LinkFaults:
         if not self.over:
             undo()
 
-    # Whom
+    # Choice of the machines
 
     def _target(self, fault: Fault) -> str | None:
         alive = self._stage.alive()

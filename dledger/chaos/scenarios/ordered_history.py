@@ -21,7 +21,7 @@ with different clocks made pops with the same time."""
 
 @dataclass
 class Ordered:
-    """A message that a consumer popped in order."""
+    """A message that a consumer popped in order, and what it knows about the pop."""
 
     batch: Batch
     offset: int

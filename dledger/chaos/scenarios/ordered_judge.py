@@ -91,7 +91,7 @@ class OrderedJudge:
             op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
             if op.get("group") == ORDERED_GROUP:
                 self._operation(header, op)
-        # A reset frees the queue that waits for an acknowledgement, in its own batch.
+        # A reset frees a queue that waits for acknowledgements, in the batch of the reset itself.
         if self._to_free and not header.batch_remaining:
             raise InvariantViolated(f"entry {header.index}: {list(self._to_free)} wait on after a reset")
 
@@ -121,7 +121,8 @@ class OrderedJudge:
         given = Given((key, op["time"]), header.term, op)
         for offset in op["offsets"]:
             known = self.given.get((given.batch, offset))
-            # But for another leader's after a reset, whose clock is behind: that nobody remembers.
+            # A handle names one pop. After a reset, another leader whose clock is behind may use it again,
+            # because no broker remembers the earlier pop.
             if known is not None and not (known.reset and known.term != header.term):
                 raise InvariantViolated(f"entry {header.index}: {given.batch} is a pop of {offset} already")
         offsets, at = op["offsets"], self._at.get(key, 0)
@@ -134,9 +135,10 @@ class OrderedJudge:
             given.before, given.left = now, _left(now)
             now.again = True
             same = bool(op["attempt"]) and op["attempt"] == now.row["attempt"]
-            # Never two batches of a queue at once: the next pop comes when the invisible time of all that is
-            # not acknowledged is over; but for the same attempt, whose consumer did not get the answer.
-            # Times in the log stand still while a leader's clock is behind the last one's: `judge` is exact.
+            # A queue never has two batches at once. The next pop comes only when the invisible times of all
+            # messages that are not acknowledged are over. An exception is a repeated attempt, whose consumer
+            # did not get the answer. Times in the log stand still while a leader's clock is behind that of
+            # the last leader, so this check allows a difference; `judge` is exact.
             over_ms = max(_hidden_until(now, offset) for offset in given.left)
             if self._right and not same and op["time"] < over_ms - CLOCKS_DIFFER_MS:
                 raise InvariantViolated(
@@ -147,14 +149,14 @@ class OrderedJudge:
             counts |= {one: told[one] + (not same) for one in offsets if one in told}
             self.over_terms += now.term != header.term
             self.partly += len(given.left) < len(now.row["offsets"])
-        # Each message says how often it was given before.
+        # Each message says how often it was delivered before.
         if op["counts"] != list(counts.values()):
             raise InvariantViolated(f"entry {header.index} counts {op['counts']}, {counts} is right")
         self._now[key] = given
         self.given |= {(given.batch, offset): given for offset in offsets}
 
     def _changed(self, header: EntryHeader, now: Given, op: Mapping[str, Any]) -> None:
-        # What is acknowledged stays so.
+        # A message that is acknowledged stays acknowledged.
         acked = dict.fromkeys(op.get("acked", ()))
         lost = [offset for offset in now.acked if offset not in acked]
         if lost:
@@ -169,7 +171,8 @@ class OrderedJudge:
             now.reset = True
             self.frees += 1
             return
-        # A queue waits until all that its consumer has is acknowledged: the group is behind it then.
+        # A queue waits until all messages that its consumer has are acknowledged. Then the group's offset is
+        # after them.
         last = now.row["offsets"][-1]
         if self._at.get(key, 0) <= last:
             raise InvariantViolated(
@@ -184,13 +187,15 @@ class OrderedJudge:
             (*one.message.batch[0], one.message.offset): None for one in history.settled if one.kind == ACK
         }
         for message in self._passed:
-            # No message is passed by without its acknowledgement, but for what retention had taken.
+            # The group's offset passes no message without its acknowledgement, except messages that retention
+            # had removed.
             if message not in asked and self._positions[message] >= self._begun:
                 raise InvariantViolated(f"{message} was passed by, and nobody acknowledged it")
         handed: dict[tuple[Batch, int], Ordered] = {}
         for one in history.handed:
             given = self.given.get((one.batch, one.offset))
-            # Nothing is handed out but what the log has, and with how often it was given before.
+            # A message that a consumer received is in a pop in the log, with the same number of earlier
+            # deliveries.
             if given is None:
                 raise InvariantViolated(f"{one.offset} of {one.batch} was handed out, and no pop has it")
             times = given.row["counts"][given.row["offsets"].index(one.offset)]
@@ -219,7 +224,8 @@ class OrderedJudge:
             place = one.message.batch, one.message.offset
             until = one.begin + CHANGED_MS[one.kind] * MS_NS
             done = one.outcome == ACKNOWLEDGED and _in_time(one)
-            hidden[place] = until if done else min(until, hidden[place])  # else it may be done, or not
+            # otherwise the change may have been made or not
+            hidden[place] = until if done else min(until, hidden[place])
         return hidden
 
     def _judge_apart(self, given: Given, first: Ordered, hidden: Mapping[tuple[Batch, int], int]) -> None:
@@ -228,7 +234,8 @@ class OrderedJudge:
             return
         if given.row["attempt"] and given.row["attempt"] == before.row["attempt"]:
             return
-        # By the clock on the wall: what one consumer has, no other gets before its time.
+        # By world time: while one consumer has a message, no other consumer receives it before its invisible
+        # time is over.
         until = max((hidden.get((before.batch, one), 0) for one in given.left), default=0)
         differ_ms = 0 if before.term == given.term else CLOCKS_DIFFER_MS
         early_ms = (until - first.between[1]) // MS_NS - differ_ms
@@ -240,7 +247,7 @@ class OrderedJudge:
         given = self.given[message.batch, message.offset]
         if done.outcome != ACKNOWLEDGED or done.kind != ACK or message.offset in given.acked:
             return
-        # An acknowledgement that was answered is in the log, if its pop counted still.
+        # An acknowledgement that was answered is in the log, if its pop was still valid.
         if not given.reset and (not given.again or (self._right and _in_time(done))):
             raise InvariantViolated(f"{message.offset} of {message.batch} was acknowledged, and is not")
 

@@ -169,7 +169,7 @@ def _draw_operations(
             count = rng.randint(3, 12)
             if rng.random() < BATCHES:
                 size = rng.choice((40, 200, LARGEST_BATCH // count))
-                if profile.max_entry < LARGEST_BATCH:  # a batch is no larger than an entry may be
+                if profile.max_entry < LARGEST_BATCH:  # a batch must not be larger than an entry
                     count, size = min(count, 7), min(size, 200)
                 operations.append(Operation(at, client, "batch", size=size, count=count))
             else:
@@ -260,7 +260,7 @@ def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
     kinds = list(profile.faults)
     weights = [draw.weight for draw in kinds]
     count = rng.randint(MIN_FAULTS, MAX_FAULTS)
-    # The rarest three first, so that each seed has at least three kinds.
+    # Choose three different kinds first, so that each seed has at least three kinds.
     chosen: list[Draw] = []
     while len(chosen) < min(3, len(kinds)):
         draw = rng.choices(kinds, weights)[0]
@@ -300,7 +300,7 @@ def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:
 def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
     low, high = draw.lasting_ms
     first, last = draw.amount
-    # Short ones are as interesting as long ones: uniform in the exponent.
+    # Short durations are as interesting as long ones, so the exponent is evenly distributed.
     lasting = round(low * (high / low) ** rng.random()) if low else 0
     return Fault(
         at_ms,

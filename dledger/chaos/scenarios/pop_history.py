@@ -24,7 +24,7 @@ Once = tuple[bytes, int]
 
 @dataclass
 class Handed:
-    """A message that a consumer popped."""
+    """One delivery of a message to a consumer that pops."""
 
     value: bytes
     times: int

@@ -85,7 +85,8 @@ class PopJudge:
         copies, self._copies = dict(self._copies), []
         checkpoint, left = self._checkpoints.get(key), self._left.get(key, [])
         for offset in op["offsets"]:
-            # What leaves a checkpoint was in it: nothing is acknowledged or copied twice.
+            # A message that is removed from a checkpoint was in it, so nothing is acknowledged or copied
+            # twice.
             if checkpoint is None or offset not in left:
                 raise InvariantViolated(f"entry {header.index} takes {offset} from {key}, which has {left}")
             left.remove(offset)
@@ -96,7 +97,7 @@ class PopJudge:
             del copies[value, times + 1]
             self.revived += 1
             self._copied[value, times] = None
-        # A copy is one of these messages.
+        # Every copy is a copy of one of these messages.
         if copies:
             raise InvariantViolated(f"copies of {[name_of(once[0]) for once in copies]} are of no checkpoint")
         if not left:
@@ -111,8 +112,9 @@ class PopJudge:
         """
         asked = {(ack.handed.value, ack.handed.times): None for ack in history.acks}
         for once, position in self._acked.items():
-            # Nobody's message is taken away without its acknowledgement, but for what retention had taken.
-            once_only = repeated.get(once[0], 1) == 1  # else two copies in one batch look like one
+            # No message is removed without an acknowledgement of its consumer, except messages that retention
+            # had removed.
+            once_only = repeated.get(once[0], 1) == 1  # two copies in one batch cannot be told apart
             if once_only and once not in asked and position >= self._begun:
                 raise InvariantViolated(f"{name_of(once[0])} was taken out, and nobody acknowledged it")
             self.acknowledged += 1
@@ -120,12 +122,13 @@ class PopJudge:
             once = (ack.handed.value, ack.handed.times)
             if ack.outcome != ACKNOWLEDGED or ack.short or repeated.get(once[0], 1) > 1:
                 continue
-            # An acknowledgement that was answered is in the log, if the message did not come again before.
+            # An acknowledgement that was answered is in the log, unless the message was copied for a retry
+            # before.
             if once not in self._acked and once not in self._copied:
                 raise InvariantViolated(
                     f"{name_of(once[0])} was acknowledged, and the log knows nothing of it"
                 )
-            # In time, it does not come again.
+            # A message that was acknowledged in time is not delivered again.
             in_time = ack.end < ack.handed.between[0] + INVISIBLE_MS * 1_000_000 - SLACK_NS
             if self._right and in_time and once in self._copied:
                 raise InvariantViolated(f"{name_of(once[0])} was acknowledged in time, and came again")
@@ -135,14 +138,15 @@ class PopJudge:
             before = first.get((once[0], once[1] - 1))
             if before is None or repeated.get(once[0], 1) > 1 or not self._right:
                 continue
-            # Nothing comes again before its time, but for what the clocks of two leaders differ.
+            # No message is delivered again before its time, except for the difference between the clocks of
+            # two leaders.
             invisible_ms = SHORT_MS if (before.value, before.times) in shortened else INVISIBLE_MS
             differ_ms = 0 if before.terms[0] == handed.terms[1] else CLOCKS_DIFFER_MS
             early_ns = before.between[0] + (invisible_ms - differ_ms) * 1_000_000 - handed.between[1]
             if early_ns > 0:
                 raise InvariantViolated(f"{name_of(once[0])} came again {early_ns // 1_000_000} ms early")
         for handed in history.handed:
-            # Nothing is handed out that no checkpoint in the log has.
+            # A message that a consumer received is in a checkpoint in the log.
             if (handed.value, handed.times) not in self._popped:
                 raise InvariantViolated(f"{name_of(handed.value)} was handed out without a checkpoint")
 

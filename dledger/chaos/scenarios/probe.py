@@ -191,7 +191,7 @@ class Probe(HostEvents):
         log, store = self.node.log, self.machine.store
         if log.last_index < log.first_index:
             self._cluster.ends(store, log.last_index, log.end_pos, log.base.pos)
-        elif (last := self.log.get(log.last_index)) is not None:  # else it is being cut
+        elif (last := self.log.get(log.last_index)) is not None:  # otherwise the entry is being cut
             self._cluster.ends(store, log.last_index, log.end_pos, last.pos + last.size)
 
     async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
@@ -209,13 +209,13 @@ class Probe(HostEvents):
         """
         if not self.machine.running:
             return
-        # A violation ends the run, but by the world: the node must not handle it.
+        # The world ends the run. The node must not see the exception, because it might handle it.
         try:
             check(*arguments)
         except InvariantViolated as violation:
             self._stage.violated(str(violation))
 
-    # What the host hears
+    # What the node's host is told
 
     def opening(self, log: LogReader) -> None:
         self.guarded(self._open)
@@ -244,7 +244,7 @@ class Probe(HostEvents):
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
-        # What rots is not read, but it is not gone either.
+        # Damaged entries cannot be read, but they still belong to the log.
         before, machine.log = machine.log, {}
         machine.log = {
             index: entry
@@ -256,7 +256,8 @@ class Probe(HostEvents):
             if header.index > last:
                 break
             if header.index in machine.rotten and header.index in self.log:
-                continue  # no CRC covers the batch remainder: the walk believes what the node will not
+                # no CRC covers the batch count: the walk accepts a damaged one, and the node does not
+                continue
             self.log[header.index] = entry_of(header)
             self._cluster.appended(machine.store, header.index, self.log[header.index])
         if last >= node.log.first_index and last not in self.log:
@@ -264,7 +265,8 @@ class Probe(HostEvents):
         self._ends()
         hard_state = node.elections._hard_state.loaded
         term = 0 if hard_state is None else hard_state.term
-        # What recovery read is not durable by that: it is looked at anew (safety.md S2).
+        # Entries that recovery has read are not durable for that reason, so the disk is checked again
+        # (safety.md S2).
         machine.durable.cut(0)
         self._cluster.started(machine.store, term, self.log, machine.excused)
         self._commits_up_to(node.commit_index)

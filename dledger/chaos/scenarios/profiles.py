@@ -302,7 +302,7 @@ PROFILES: dict[str, Profile] = {
         lease_reads=True,
         marks=(BY_LEASE, OLD_LEADS, STICKY),
     ),
-    # Without wipes and rot: what repairs and installs ask for is of version 2.
+    # Without wipes and rot, because repairs and installs need version 2 of the peer protocol.
     "versions": Profile(
         (KILL, CRASH, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE),
         nodes=EITHER,
@@ -391,7 +391,8 @@ PROFILES: dict[str, Profile] = {
         marks=(FAULTY, REPAIRED, FETCHED, UNREADABLE, READ_AT_START),
     ),
     "rot-elsewhere": Profile(
-        # Two cuts: the others often have to pass, while a node is not whole yet.
+        # There are two kinds of cuts, because the other faults often have to be left out while a node is not
+        # whole yet.
         (ROT, ROT_INDEX, ROT_VOTES, LOSE_MEMBERS, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT,
          CUT, ISOLATE),
         nodes=EITHER,
@@ -399,8 +400,8 @@ PROFILES: dict[str, Profile] = {
         also=(LOSE_VOTES, ROT_CHECKPOINT),
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED, IN_DOUBT),
     ),
-    # Without power loss: a durable entry whose write went astray, and whose index unit is not yet durable,
-    # is taken for a torn tail then (docs/explanation/guarantees.md).
+    # Without power loss. If a write of a durable entry landed at a wrong place and the entry's index unit is
+    # not durable yet, the entry is taken for a torn tail after a power cut (docs/explanation/guarantees.md).
     "misdirected": Profile(
         (MISDIRECT, KILL, CUT, ISOLATE), also=(MISDIRECT_VOTES,), marks=(FAULTY, REPAIRED, *MISDIRECTED)
     ),
@@ -446,7 +447,8 @@ PROFILES: dict[str, Profile] = {
             SAME_GROUP,
         ),
     ),
-    # As brokers are upgraded: one after another, back again before all are, with retention at work.
+    # Brokers are upgraded one after another. Some go back to the older program before all are upgraded.
+    # Retention is on.
     "brokers-upgrade": Profile(
         (
             RETIRE, OUTAGE, RESTARTS, KILL, KILL_ALL, CRASH, POWER_CRASH, INSTALL_CRASH, CUT, ISOLATE,
@@ -458,7 +460,7 @@ PROFILES: dict[str, Profile] = {
         reserved_s=15.0,
         marks=(RETIRED, INSTALLED, NEW_LEADER, MIXED, WAITED, WRITTEN, NEWER_INSTALLED),
     ),
-    # A leader goes while queues change hands, and in the middle of a call.
+    # A leader ends while queues move between consumers, and in the middle of a call of a listener.
     "brokers-orderly": Profile(
         (
             KILL, KILL_ALL, TERMINATE, TRANSFER, STOP, CLOCK_JUMP, CUT, ISOLATE, CLIENTS_CUT, DELAY, RESET,
@@ -468,8 +470,8 @@ PROFILES: dict[str, Profile] = {
         orderly=True,
         marks=(NEW_LEADER, LOCKED_ANEW, IN_A_CALL, ORDERED_ANEW, ORDERED_PARTLY, ORDERED_FREED),
     ),
-    # Topics are deleted and made again while leaders go, nodes start again from their snapshots, and
-    # retention takes the beginning of the log.
+    # Topics are deleted and created again while leaders end, nodes start again from their snapshots, and
+    # retention removes the beginning of the log.
     "brokers-deletes": Profile(
         (
             KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE, POWER, POWER_CRASH, CRASH,
@@ -481,7 +483,7 @@ PROFILES: dict[str, Profile] = {
         reserved_s=15.0,
         marks=(NEW_LEADER, RETIRED, INSTALLED, DELETED_MEANWHILE),
     ),
-    # Leaders go, and clients and brokers find out about it in every order, or not at all.
+    # Leaders end, and clients and brokers notice it in every possible order, or not at all.
     "brokers-unaware": Profile(
         (
             KILL, KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE, CLIENTS_CUT, SILENCE,
@@ -491,7 +493,7 @@ PROFILES: dict[str, Profile] = {
         unaware=True,
         marks=(NEW_LEADER, FORWARDED, ON_THE_WAY, ANSWERED_ELSEWHERE),
     ),
-    # Leaders end in the midst of what they write by themselves: delays, timers, transactions, retries.
+    # Leaders end while they write messages from their own state: delays, timers, transactions, retries.
     "brokers-batches": Profile(
         (BATCH_CRASH, KILL, TRANSFER, POWER, STOP, ISOLATE, DELAY),
         brokers=True,

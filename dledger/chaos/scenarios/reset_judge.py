@@ -56,8 +56,8 @@ class ResetJudge:
             return
         op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
         name = op["op"]
-        # No consumer of these runs goes back by itself, so no commit is to set a group back: what sets one
-        # back is a reset, of which its consumers have to hear.
+        # No consumer of these runs moves back by itself, so no commit may set a group back. Only a reset may,
+        # and then its consumers have to learn of it.
         index, offsets = self._offsets
         last = name == "reset" and not header.batch_remaining
         if last or (index == header.index - 1 and name != "offset_reset"):
@@ -81,7 +81,8 @@ class ResetJudge:
     def _reset(self, header: EntryHeader, op: Mapping[str, Any]) -> None:
         index, offsets = self._offsets
         key, unheard = (op["group"], op["topic"]), dict(op["queues"])
-        # A reset is never half: its offsets are in the batch of what says that nobody has heard.
+        # A reset is never incomplete: its offsets are in the same batch as the list of queues whose consumers
+        # do not know of it.
         if index != header.index - 1 or offsets["group"] != op["group"]:
             raise InvariantViolated(f"entry {header.index}: {key} has to hear of a reset that is not with it")
         done = {queue: offset for _, queue, offset in offsets["offsets"]}
@@ -91,7 +92,7 @@ class ResetJudge:
         self._done.setdefault(key, []).append(done)
 
     def _raised(self, header: EntryHeader, op: Mapping[str, Any]) -> None:
-        # Who has not heard of a reset does not undo it.
+        # A consumer that does not know of a reset does not undo it.
         for topic, queue, offset in op["offsets"]:
             wanted = self._unheard.get((op["group"], topic), {}).get(queue)
             if wanted is not None and offset > wanted:
@@ -107,7 +108,7 @@ class ResetJudge:
         for reset in resets:
             if reset.outcome == ACKNOWLEDGED:
                 count += 1
-                # What was acknowledged is in the log, as it was told.
+                # An acknowledged reset is in the log with the offsets of the answer.
                 if reset.told not in self._done.get((reset.group, reset.topic), []):
                     raise InvariantViolated(f"{reset.group} was told {reset.told}, which is not in the log")
         return count
@@ -121,7 +122,7 @@ def judge_followed(resets: Iterable[Reset], gone: Mapping[Queue, int]) -> None:
             continue
         for queue, unseen in reset.unseen.items():
             first = max(gone.get(queue, 0), reset.told.get(queue[1], 1 << 62))
-            # After a reset the group is handed everything behind it again.
+            # After a reset the group receives all messages from the new offsets on again.
             missing = [offset for offset in unseen if offset >= first]
             if missing:
                 raise InvariantViolated(

@@ -129,7 +129,8 @@ class Run:
         self.injector.finish()
         began = world.now
         self.end_clients()
-        # Before anybody asks for anything: what only the next append would mend is found here.
+        # This is checked before a client sends anything more, so that an error is found which the next append
+        # would repair.
         self.within(SETTLE_LIMIT_S, "an idle group settles", self._settled)
         self.stage.cluster.count("an idle group settles")
         self.change_leaders()
@@ -146,7 +147,7 @@ class Run:
         head = self._head()
         voters = sorted(head.members.voters)
         if len(voters) < 3:
-            return  # without one the others are no majority
+            return  # without one of them the rest is no majority
         target = stage.world.stream("the last leader").choice(voters)
         leader = head.config.self_id
         moved = None if target == leader else self.injector.hand_over(leader, target)
@@ -204,8 +205,9 @@ class Run:
         """
         if not self._agreed():
             return False
-        # A machine that was started a moment ago may have all entries, while the leader's connection still
-        # goes to what lost its power there: what is sent over it is lost, and a hand-over fails, as it must.
+        # A machine that was started a moment ago may have all entries although the leader still uses the
+        # connection to the process before it, which lost its power. Messages over that connection are lost,
+        # so a hand-over would fail for a good reason.
         leader = self.stage.leader()
         nodes = [self.stage.machines[name].node for name in self.stage.members()]
         return all(node is not None and node.elector.leader_id == leader and _is_well(node) for node in nodes)
@@ -261,7 +263,7 @@ class Run:
         for header, body in self._durable_log(machine):
             if header.index <= index:
                 state.apply(header, body)
-            # Equal bytes: a shadow entry has the chain over everything before it.
+            # Equal bytes: an entry of the shadow has a checksum of everything before it.
             cluster.count("disk equals memory")
             shadow = machine.log.get(header.index)
             if shadow is not None and shadow.term == header.term and shadow != entry_of(header):
@@ -376,7 +378,8 @@ def _is_well(node: Node) -> bool:
     return leader is None or all(
         peer.state is PushState.APPEND
         and peer.durable == node.log.last_index
-        and (peer.counts or name not in node.members.voters)  # else its new store is not admitted yet
+        # a new store does not count before the configuration names it
+        and (peer.counts or name not in node.members.voters)
         for name, peer in leader.progress.items()
     )
 
@@ -405,7 +408,7 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Play one plan, with brokers if its profile says so. Returns the outcome."""
     if PROFILES[plan.profile].brokers:
         from dledger.chaos.scenarios.broker_run import (
-            BrokerRun,  # broker and client are not loaded where unwanted
+            BrokerRun,  # imported only if needed, because it loads broker and client
         )
 
         return BrokerRun(plan, trace).play()

@@ -330,7 +330,7 @@ class Stage:
         if node.snapshots.receiver.replacing:
             self.marks.reach("end during an install")
 
-    # Who is who
+    # Leader and members
 
     def leader(self) -> str | None:
         """Name of the serving leader, or None. If two nodes regard themselves as serving, it is the one of

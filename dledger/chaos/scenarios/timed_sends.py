@@ -41,7 +41,7 @@ async def send_timed(
     await settle(send, _with_handle(producer.send(message), handles))
     if send.outcome != ACKNOWLEDGED:
         return
-    if not handles:  # its time was over
+    if not handles:  # its time had passed already
         send.topic = message.topic
         return
     send.queue = 0

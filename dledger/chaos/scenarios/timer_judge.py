@@ -40,7 +40,8 @@ def judge_timers(messages: Messages, history: TimerHistory) -> tuple[int, int]:
             noted.setdefault((message.recalls, message.due_ms), message.entry)
         else:
             keys[message.value] = message.key
-            # It is due when it was to come, or a little later; the same when it is put there again.
+            # A message is due when it should be delivered, or a little later. The same holds when it is
+            # stored again.
             if message.due_ms < history.wanted_ms[message.value]:
                 raise InvariantViolated(f"{name_of(message.value)} waits for a time before its own")
             if not message.rolled:
@@ -56,19 +57,19 @@ def judge_timers(messages: Messages, history: TimerHistory) -> tuple[int, int]:
     for (value, due), count in waited.items():
         name, found = name_of(value), came.pop((value, due), [])
         for one in found:
-            # Never early.
+            # No message is delivered before its time.
             if one.store_ms < due:
                 raise InvariantViolated(f"{name} came {due - one.store_ms} ms early")
-            # What was recalled before comes no more.
+            # A message that was recalled before is not delivered.
             if noted.get((keys[value], due), one.entry) < one.entry:
                 raise InvariantViolated(f"{name} came though it was recalled before, for {due}")
-        # Each comes once, for each time it was put there, unless it was recalled.
+        # A message is delivered once for each time it was stored, unless it was recalled.
         if len(found) > count:
             raise InvariantViolated(f"{name} waited {count} times for {due} and came {len(found)} times")
         if len(found) < count and (keys[value], due) not in noted:
             raise InvariantViolated(f"{name} waited {count} times for {due} and came {len(found)} times")
         recalled += count - len(found)
-    # Nothing comes that never waited.
+    # A message that never waited is not delivered.
     if came:
         raise InvariantViolated(f"{[name_of(value) for value, _ in came]} came, and never waited")
     told = {key for key, _ in noted}

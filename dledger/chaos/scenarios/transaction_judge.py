@@ -74,7 +74,7 @@ class TransactionJudge:
         how = "given up" if record.topic == DISCARD else "committed"
         if record.topic == DISCARD or record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
             half = self._halves.get(self._by_position.get(prepared, -1))
-            # Only a half message comes to a topic, and as it was sent.
+            # A message that a transaction delivers is a half message, and has the content that was sent.
             if half is None or half.value != body:
                 raise InvariantViolated(f"{name_of(body)} was {how}, but {prepared} is no half message of it")
             self._batch.append((how, prepared))
@@ -89,10 +89,10 @@ class TransactionJudge:
             self._halves[offset] = _Open(value, position)
             self._by_position[position] = offset
             return
-        # Nothing that has ended is opened again; checks are counted one by one, by whoever leads.
+        # A transaction that has ended is not opened again. Checks are counted one by one, across leaders.
         if known.ended or op["checks"] != known.checks + 1:
             raise InvariantViolated(f"{op} after {known}")
-        # What is put again is the same message, and says where it was first.
+        # A half message that is stored again has the same content, and says where it was stored first.
         if (value, prepared) != (known.value, known.position):
             raise InvariantViolated(f"{op} put {name_of(value)} of {prepared} again for {known}")
         known.checks += 1
@@ -108,7 +108,7 @@ class TransactionJudge:
             self._batch = []
             if position != known.position:
                 raise InvariantViolated(f"the message of {position} ends the transaction of {known}")
-        # Nobody is given up who was not asked as often as is said.
+        # A transaction is given up only after all checks were made.
         if known.ended == "given up" and known.checks < CHECK_MAX:
             raise InvariantViolated(f"{name_of(known.value)} was given up after {known.checks} checks")
         self.ended += 1
@@ -121,19 +121,20 @@ class TransactionJudge:
         told = {send.values[0]: send.offset for send in sends if send.topic == HALF and send.offset >= 0}
         for offset, half in self._halves.items():
             fate, name = history.fates[half.value], name_of(half.value)
-            # Each transaction ends, whatever becomes of its producer.
+            # Each transaction ends, even if its producer has ended.
             if not half.ended:
                 raise InvariantViolated(f"the transaction of {name} is open for ever")
-            # What is to be rolled back, or was never decided, comes never.
+            # A message that its producer rolls back, or never decides about, is never delivered.
             if half.ended == "committed" and not fate.commits:
                 raise InvariantViolated(f"{name} came, but its producer says: {fate.value}")
-            # Nobody rolls back what is to come: but copies of a send that was repeated, and what is gone.
+            # A message that its producer commits is not rolled back. Exceptions are copies of a repeated
+            # send, and messages that retention had removed.
             lost = half.position < begun
             if half.ended == "rolled back" and fate.commits and told.get(half.value) == offset and not lost:
                 raise InvariantViolated(f"{name} never came, but its producer says: {fate.value}")
         for end in history.ends:
             if end.outcome == ACKNOWLEDGED:
-                # What was answered is so.
+                # A transaction ended in the way that was acknowledged to its producer.
                 wanted, found = "committed" if end.commit else "rolled back", self._halves[end.half].ended
                 if found != wanted:
                     raise InvariantViolated(f"{name_of(end.value)} was told to be {wanted}, and is {found}")

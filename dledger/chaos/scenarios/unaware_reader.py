@@ -76,7 +76,7 @@ class UnawareReader(Consumer):
                             tasks.create_task(self._read(client, queue, self.lives), name=f"pulls-{queue}")
                 await asyncio.sleep(LOOK_S)
 
-    # What the judge asks
+    # Questions of the judge
 
     def is_known(self) -> bool:
         """Whether a pull waits for each queue, and all brokers know these pulls."""

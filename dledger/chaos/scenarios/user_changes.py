@@ -21,7 +21,7 @@ async def change_a_user(core: ClientCore, history: UserHistory, life: int, env: 
     if name in history.unsure:
         return
     known = history.users.setdefault(name, KnownUser())
-    history.unsure[name] = None  # until this is through, without any doubt
+    history.unsure[name] = None  # until the change is done without any doubt
     lost = core.unanswered
     step, number = env.random.randrange(5), env.random.randrange(1000)
     try:

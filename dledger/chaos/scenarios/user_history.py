@@ -39,10 +39,11 @@ def judge_users(history: UserHistory, replay: BrokerReplay) -> None:
             continue
         row = users.rows.get(name)
         found = None if row is None else row["password"]
-        # A user that was created is there, with its last password; one that was deleted is not.
+        # A user that was created exists with its last password. A user that was deleted does not exist.
         if found != known.password:
             raise InvariantViolated(f"user {name}: acknowledged was {known.password}, there is {found}")
-        # Its policies are those that it was given since; none of a user that had its name before.
+        # A user has the policies that it was given since its creation, and none of an earlier user of the
+        # same name.
         resources = {resource for user, _, resource in acls.rows if user == name}
         if resources != known.resources:
             raise InvariantViolated(f"policies of {name}: {known.resources} acknowledged, found {resources}")

@@ -65,7 +65,7 @@ class RangeOptions:
     batch_size: int = 1024
     """Largest number of messages in one pull; brokers have limits of their own."""
     timeout_s: float = 30.0
-    """How long one pull may look for a leader, or wait for messages that should be there."""
+    """How long one pull may look for a leader, or wait for messages that should exist."""
     skip_removed: bool = False
     """Whether to skip messages that retention deleted. If it is False, a pull raises OffsetsGone in this
     case."""

@@ -11,7 +11,7 @@ The consumers that a program uses:
 * `pop_consumer`   `AsyncPopConsumer` gets single messages, which brokers divide among the group
 * `sync_consumers`   the four consumers for programs without an event loop
 * `consumer_options`   the settings of consumers
-* `consume_hooks`   functions of the application that are called around each call of a listener; filters
+* `consume_hooks`   functions that the application adds: around each call of a listener, and as filters
 * `subscription`   which messages of a topic a consumer wants: all, by tags, or by an SQL expression
 
 Sharing the queues of a topic in a consumer group:

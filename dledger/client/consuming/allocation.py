@@ -32,8 +32,8 @@ class AllocateStrategy(Protocol):
 
 
 class AllocateMessageQueueAveragely:
-    """Gives each consumer one block of queues, of even size: 8 queues for 3 consumers are q0-q2, q3-q5,
-    q6-q7. The default, "AVG"."""
+    """Gives each consumer one block of queues; the blocks have nearly the same size. For example, 8 queues
+    for 3 consumers are q0-q2, q3-q5, q6-q7. RocketMQ's name is "AVG"; it is the default."""
 
     name = "AVG"
 
@@ -66,9 +66,12 @@ class AllocateMessageQueueAveragelyByCircle:
 
 
 class AllocateMessageQueueByConfig:
-    """Gives a consumer always the same queues, whichever other consumers there are. "CONFIG". Each consumer
-    of the group has its own list. One of them must have the queues of the topic `%RETRY%<group>`, otherwise
-    failed messages are not delivered again."""
+    """Gives a consumer always the same queues, whichever other consumers there are. RocketMQ's name is
+    "CONFIG".
+
+    Each consumer of the group has its own list. One of them must have the queues of the topic
+    `%RETRY%<group>`, otherwise failed messages are not delivered again.
+    """
 
     name = "CONFIG"
 
@@ -116,7 +119,7 @@ class AllocateMessageQueueByMachineRoom:
 
 class AllocateMachineRoomNearby:
     """Gives queues to consumers in the machine room of their broker. Queues in rooms without a consumer are
-    divided among all. "MACHINE_ROOM_NEARBY".
+    divided among all consumers. RocketMQ's name is "MACHINE_ROOM_NEARBY".
 
     `strategy` makes each division; `room_of_queue` and `room_of_client` return the room of a queue or a
     client.
@@ -163,7 +166,7 @@ class AllocateMachineRoomNearby:
 
 class AllocateMessageQueueConsistentHash:
     """Places clients and queues on a ring of MD5 values. When a consumer joins or leaves, most queues stay
-    where they are. Consumers may have different numbers of queues. "CONSISTENT_HASH"."""
+    where they are. Consumers may have different numbers of queues. RocketMQ's name is "CONSISTENT_HASH"."""
 
     name = "CONSISTENT_HASH"
 

@@ -42,7 +42,7 @@ class _Run:
         self.since = now
         """Loop time at which the worker was first seen working on unit number `at`."""
         self.sent_back: set[int] = set()
-        """Queue offsets of messages whose call took too long."""
+        """Queue offsets of messages that are sent back to the broker because their call took too long."""
 
 
 class ConcurrentService(ConsumeService):

@@ -35,32 +35,35 @@ class ConsumeContext:
     began_ms: int
     """Begin of the call by the wall clock, in ms since the epoch."""
     return_type: ConsumeReturnType | None = None
-    """Set for `after`: how the call ended."""
+    """Set when `after` is called: how the call ended."""
     status: object = None
-    """Set for `after`: what the listener returned."""
+    """Set when `after` is called: the value that the listener returned."""
     error: BaseException | None = None
-    """Set for `after`: what the listener raised."""
+    """Set when `after` is called: the exception that the listener raised."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Free for the hooks: `before` may store here what `after` needs."""
+    """A dict that is free for the hooks: `before` may store in it what `after` needs."""
 
     @property
     def success(self) -> bool:
-        """Valid in `after`: whether the messages are consumed."""
+        """Whether the messages are consumed. This is known only when `after` is called."""
         return self.return_type is ConsumeReturnType.SUCCESS
 
 
 class ConsumeHook:
-    """Called around each call of a listener; override the methods that you need."""
+    """Base class of hooks that are called before and after each call of a listener. Override the methods that
+    you need."""
 
     def before(self, context: ConsumeContext) -> None:
-        """Called when the listener is about to be called. For a plain function it runs in the same thread."""
+        """Called when the listener is about to be called. If the listener is a plain function, the hook runs
+        in the same thread."""
 
     def after(self, context: ConsumeContext) -> None:
         """Called when the listener has ended."""
 
 
 FilterHook = Callable[[Sequence[ReceivedMessage]], Sequence[ReceivedMessage]]
-"""Called with pulled messages; the messages that it does not return count as consumed."""
+"""A function that is called with pulled messages and returns those that the listener is to get. The other
+messages count as consumed."""
 
 
 class ConsumeHooks:

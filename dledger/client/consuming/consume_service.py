@@ -38,7 +38,8 @@ class Assigned(Protocol):
 
 
 class ConsumeService:
-    """Hands pulled messages to the listener of one consumer; base of both ways of consuming."""
+    """Hands pulled messages to the listener of one consumer; base class of `ConcurrentService` and
+    `OrderlyService`."""
 
     def __init__(
         self,
@@ -113,7 +114,8 @@ class ConsumeService:
         raise NotImplementedError
 
     async def _work_on_next(self) -> bool:
-        """Do the next piece of work; False when there is nothing to do."""
+        """Take some waiting messages and call the listener with them. Returns False if no message is
+        waiting."""
         raise NotImplementedError
 
     async def _work(self) -> None:

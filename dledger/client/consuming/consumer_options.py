@@ -70,7 +70,7 @@ class PopOptions:
     the first failure, the second after the second failure, and so on. The last one is used for all further
     failures (popDelayLevel)."""
     hooks: tuple[ConsumeHook, ...] = ()
-    """Called around each call of the listener of `listen`."""
+    """Hooks that are called before and after each call of the listener of `listen`."""
     close_timeout_s: float = 10.0
     """How long `close` waits for running listeners."""
 
@@ -141,8 +141,8 @@ class ConsumerOptions:
     """Directory in which a broadcasting consumer stores its offsets: `<dir>/<client
     id>/<group>/offsets.json`."""
     hooks: tuple[ConsumeHook, ...] = ()
-    """Called around each call of the listener: in this order before it, and in the opposite order after
-    it."""
+    """Hooks around each call of the listener. They are called in this order before the call, and in the
+    opposite order after it."""
     pull: PullOptions = field(default_factory=PullOptions)
 
     def __post_init__(self) -> None:

@@ -75,8 +75,8 @@ class ListenerCalls:
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the listener itself. It must not wait for its own end: that would last for
-        ever."""
+        """Whether the caller is itself running inside the listener. Then it must not wait for the listener to
+        end, because that would last for ever."""
         return _CALLING.get() is self
 
     async def run(

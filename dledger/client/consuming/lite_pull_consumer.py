@@ -212,7 +212,8 @@ class AsyncLitePullConsumer(GroupConsumer):
     # --- messages -------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
+        """Return messages of this consumer's queues; those of one queue are in order. Returns an empty list
+        if no message arrived within `timeout_s`.
 
         With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
         call `commit`. The messages of the last call are not committed, and come again after a restart. Raises
@@ -309,7 +310,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         return assigned.reader.next_offset if first is None else first
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in a queue, None without one."""
+        """The group's committed offset in a queue; None if it has none."""
         self._core.check_loop()
         return await self._share.committed(queue)
 

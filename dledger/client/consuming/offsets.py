@@ -184,7 +184,7 @@ class Progress(Protocol):
     """Stores and returns the committed offsets of a group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The committed offset, None without one."""
+        """The group's committed offset in a queue; None if it has none."""
 
     async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
         """Commit offsets. Raises ClientError or OSError if that failed for some queues. An offset may be

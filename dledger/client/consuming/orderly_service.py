@@ -53,7 +53,7 @@ class OrderlyService(ConsumeService):
         statistics: ConsumeStatistics,
         may_call: Callable[[Assigned], bool],
     ) -> None:
-        """`may_call` returns whether a queue is ours at this moment."""
+        """`may_call` returns whether this consumer may work on a queue at this moment."""
         super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal, statistics)
         self._may_call = may_call
         self._queues: dict[Assigned, _InOrder] = {}

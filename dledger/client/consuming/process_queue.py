@@ -87,7 +87,8 @@ class ProcessQueue:
             self._bytes -= self._sizes.pop(message.queue_offset, 0)
 
     def reset(self, next_offset: int) -> None:
-        """Continue at `next_offset`, also backwards, because the broker changed the range of the queue."""
+        """Continue at `next_offset`, which may be lower than before, because the broker changed the range of
+        the queue."""
         if not self._sizes:
             self._next = next_offset
         else:

@@ -243,7 +243,7 @@ class AsyncPullConsumer(AsyncClient):
         return await self._queries.by_unique_key(topic, unique_key)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in a queue, None without one."""
+        """The group's committed offset in a queue; None if it has none."""
         return await self._progress.load(queue)
 
     def _take(self, count: int) -> list[ReceivedMessage]:

@@ -101,11 +101,13 @@ class AsyncPushConsumer(GroupConsumer):
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the consumer ends (True), or `timeout_s` is over (False).
 
-        In an `async with` block it returns when the end was requested: by `close`, or because the listener
-        raised SystemExit or KeyboardInterrupt, for which it raises ClientError. On the main thread Ctrl-C and
-        SIGTERM request the end, too, unless the program has its own handler. Ctrl-C then raises
-        `Interrupted`, which `except KeyboardInterrupt` catches and which ends a program with exit code 130
-        and without a traceback. SIGTERM raises SystemExit(143).
+        In an `async with` block it returns as soon as the end is requested, for example by `close`. Raises
+        ClientError if the consumer ended because of an error, for example because its listener raised
+        SystemExit or KeyboardInterrupt.
+
+        On the main thread Ctrl-C and SIGTERM request the end, too, unless the program has its own handler.
+        After Ctrl-C it raises `Interrupted`. `except KeyboardInterrupt` catches it; a program that does not
+        catch it ends with exit code 130 and without a traceback. After SIGTERM it raises SystemExit(143).
         """
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
@@ -169,7 +171,7 @@ class AsyncPushConsumer(GroupConsumer):
         await self._dispatcher.stop()
 
     def _may_call(self, assigned: Assigned) -> bool:
-        """Whether a queue that is consumed in order is ours at this moment."""
+        """Whether this consumer may work on a queue that is consumed in order at this moment."""
         if self._locks is None or self._locks.holds(assigned.process.queue):
             return True
         self._locks.drop_expired()

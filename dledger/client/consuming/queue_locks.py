@@ -36,7 +36,7 @@ class QueueLocks:
         self._group = consumer_group
         self._options = options
         self._until: dict[MessageQueue, float] = {}
-        """Loop time in seconds until which each lock is valid."""
+        """Maps a queue to the loop time, in seconds, until which its lock is valid."""
         self._epochs: dict[MessageQueue, int] = {}
         """Maps a queue to a number that rises each time we lock the queue. By this number brokers recognise
         requests that arrive late."""

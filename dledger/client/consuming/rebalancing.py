@@ -148,7 +148,7 @@ class QueueShare:
         return list(self._leaving)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset at which the group continues in a queue, None without a committed offset."""
+        """The offset at which the group continues in a queue; None if it has no committed offset."""
         told = self._told.pop(queue, None)
         return await self._progress.load(queue) if told is None else told
 
@@ -170,7 +170,7 @@ class QueueShare:
         self._assigned[queue] = assigned
 
     def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
-        """The state of a queue of this consumer; None when the queue is not assigned to it."""
+        """The state of a queue of this consumer; None if the queue is not assigned to it."""
         return self._assigned.get(queue)
 
     def select(self, queue: MessageQueue, subscription: Subscription) -> None:
@@ -404,7 +404,7 @@ class Rebalancer:
         self._stopped = True
 
     async def run(self) -> None:
-        """Rebalance at once, every `rebalance_s`, and whenever `soon` is called, until cancelled."""
+        """Rebalance now, then every `rebalance_s` and whenever `soon` is called, until cancelled."""
         await self._meet()
         while not self._stopped:
             self._due.clear()

@@ -256,7 +256,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         return self._run(lambda inner: inner.query_by_unique_key(topic, unique_key))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in a queue, None without one."""
+        """The group's committed offset in a queue; None if it has none."""
         return self._run(lambda inner: inner.committed(queue))
 
 
@@ -342,7 +342,8 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return self._call(lambda inner: inner.assignment)
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
+        """Return messages of this consumer's queues; those of one queue are in order. Returns an empty list
+        if no message arrived within `timeout_s`.
 
         With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
         call `commit`. The messages of the last call are not committed, and come again after a restart. Raises
@@ -386,7 +387,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return self._call(lambda inner: inner.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in a queue, None without one."""
+        """The group's committed offset in a queue; None if it has none."""
         return self._run(lambda inner: inner.committed(queue))
 
 

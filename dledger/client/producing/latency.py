@@ -1,4 +1,5 @@
-"""Which broker groups answer slowly: messages go around them for a while (MQFaultStrategy). Pure."""
+"""Finds out which broker groups answer slowly, so that messages avoid them for a while (MQFaultStrategy).
+Pure."""
 
 from __future__ import annotations
 

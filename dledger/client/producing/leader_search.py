@@ -42,7 +42,7 @@ class LeaderSearch:
         self._silent: dict[str, float] = {}  # address -> loop time until which it is not asked again
 
     async def run(self) -> None:
-        """Search until a leader accepted a message, or no message is waiting."""
+        """Search until the leader has answered, or no message is waiting."""
         options = self._core.options
         pause = options.search_first_s
         while self._expire() and not self._lane.closed and not await self._round():

@@ -52,7 +52,7 @@ class Lane:
 
     @property
     def usable(self) -> bool:
-        """Whether a message would be sent at once."""
+        """Whether a message to this broker group would be sent at once."""
         return self.group.leader is not None and not self.searching
 
 
@@ -93,7 +93,7 @@ class PendingSend:
     pinned = False
     """Whether the application chose the queue, so that no other queue may take the message."""
     ordered = False
-    """Whether it has to wait for the previous message of its queue."""
+    """Whether the message has to wait until the previous message of its queue has ended."""
     batch: Callable[[str], bytes] | None = None
     """Only for a batch: a function that encodes its body with additional properties for each message."""
     addr = ""

@@ -242,8 +242,8 @@ class AsyncProducer(AsyncClient):
         same queue one after the other. They keep their order even if attempts fail.
 
         Raises InvalidMessage, TopicNotFound, NoBroker, Overflow (the connection did not accept it in time),
-        SendFailed or ClientClosed: with all of these the message is not stored. After OutcomeUnknown it may
-        be stored.
+        SendFailed or ClientClosed; after all of these the message is not stored. Raises OutcomeUnknown if the
+        message may be stored.
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
@@ -370,8 +370,8 @@ class AsyncProducer(AsyncClient):
         """Send without waiting; `on_done` is called on the loop with the SendResult or the ClientError.
 
         This is the cheapest way to send: it makes no task and no future. The topic must be prepared (`await
-        prepare(topic)`, or an earlier send). Raises InvalidMessage, Overflow (`max_pending` reached),
-        TopicNotFound (not prepared).
+        prepare(topic)`, or an earlier send). Raises InvalidMessage, Overflow if `max_pending` is reached, or
+        TopicNotFound if the topic is not prepared.
         """
         kernel = self._kernel
         if kernel.pending >= self._max_pending or self._forks != FORKS.count:
@@ -826,7 +826,7 @@ def trace_producer(core: ClientCore) -> AsyncProducer:
 
 
 def tracing_of(core: ClientCore) -> Tracing | None:
-    """Make the message trace of a client; None when tracing is off."""
+    """Make the message trace of a client; None if tracing is off."""
     return Tracing(core, trace_producer(core)) if core.options.trace else None
 
 

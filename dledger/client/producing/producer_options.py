@@ -22,7 +22,7 @@ class ProducerOptions:
     """How often a message is sent again after failures that have nothing to do with a leader change
     (retryTimesWhenSendFailed)."""
     timeout_s: float = 10.0
-    """Time from the send to the acknowledgement or error, including all attempts and any failover."""
+    """Longest time from the send to the acknowledgement or error, including all attempts and any failover."""
     attempt_timeout_s: float = 3.0
     """Time-out of one attempt (sendMsgTimeout). When it is over, the message is sent again under the same
     unique id."""
@@ -34,7 +34,7 @@ class ProducerOptions:
     """Time without an answer to a message after which the NameServers are asked whether the leader has
     changed."""
     busy_pause_s: float = 0.05
-    """Pause before sending again to a broker that answered SYSTEM_BUSY; doubles with each attempt."""
+    """Pause before sending again to a broker that answered SYSTEM_BUSY. It doubles with each attempt."""
     max_pending: int = 65535
     """Limit of the number of messages without an acknowledgement. At this limit `send` waits, and
     `send_nowait` raises Overflow."""
@@ -73,7 +73,7 @@ class ProducerOptions:
     """How long `close` waits for the acknowledgements of messages in flight. After that, messages without one
     end with an error, which says whether they are certainly not stored or their outcome is unknown."""
     hooks: tuple[SendHook, ...] = ()
-    """Called around each send: in this order before it, and in the opposite order after it."""
+    """Hooks that are called around each send: in this order before it, and in the opposite order after it."""
 
     def __post_init__(self) -> None:
         check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))

@@ -35,14 +35,15 @@ class SendContext:
     trace_on: bool = False
     """Set when `after` is called: whether the broker wants traces, if message trace is on."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Free for the hooks: `before` may store here what `after` needs."""
+    """A dict that is free for the hooks: `before` may store in it what `after` needs."""
 
 
 class SendHook:
-    """Called around each send of a producer; override the methods that you need."""
+    """Base class of hooks that are called before and after each send of a producer. Override the methods that
+    you need."""
 
     def before(self, context: SendContext) -> None:
-        """Called when the message is about to be sent, or to be held for a batch."""
+        """Called when the message is about to be sent, or to be added to a batch."""
 
     def after(self, context: SendContext) -> None:
         """Called when the acknowledgement or the error of the message is known."""

@@ -1,4 +1,5 @@
-"""Carries a message until its acknowledgement: attempts, failover, order. One `PendingSend` per message.
+"""Carries each message until its acknowledgement: makes attempts, handles failover, keeps the order. There is
+one `PendingSend` per message.
 
 Each broker group has a *lane*. While its leader is known, messages are sent at once, many at the same time. A
 message needs no task, future or timer: `RemotingClient.invoke_nowait` calls back. When the leader is lost,
@@ -147,7 +148,7 @@ class SendKernel:
     # --- in -------------------------------------------------------------------------------------------
 
     def submit(self, send: PendingSend) -> None:
-        """Take over a message. From now on its result is reported to its `on_done`."""
+        """Take over a message. From now on the kernel reports the message's result to its `on_done`."""
         self._serial = send.serial = self._serial + 1
         send.sent_at = now = self._loop.time()
         send.deadline = now + self._timeout_s

@@ -117,8 +117,8 @@ class TransactionSendResult(NamedTuple):
 
 
 class AsyncTransaction:
-    """One transaction, open until `commit` or `rollback`. As a block it commits at the end, and rolls back
-    after an exception."""
+    """One transaction, open until `commit` or `rollback`. Used as an `async with` block, it commits at the
+    end of the block, and rolls back after an exception."""
 
     def __init__(
         self, producer: AsyncTransactionProducer, message: Message, queue: MessageQueue | None

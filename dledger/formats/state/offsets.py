@@ -125,7 +125,7 @@ class OffsetTable:
     load_own = load
 
     def copy(self) -> OffsetCopy:
-        """See `Table`. Returns references; each group is copied when it changes next."""
+        """See `Table`. The copy shares the offsets of each group with the table until they change."""
         self._copied = set(self.rows)
         return OffsetCopy(self.rows.copy())
 

@@ -27,7 +27,7 @@ MAX_QUEUES = 1024
 """Largest number of queues of one topic, for reading and for writing. It limits the memory that one operation
 can make a broker use."""
 MAX_INT = 0x7FFFFFFF
-"""Largest flag word or retry count: a signed 32-bit number, as Java's."""
+"""Largest flag word or retry count. It is that of a signed 32-bit number, as in Java."""
 MAX_NAME = 255
 """Limit, in characters, of the name of a topic or group."""
 MAX_OFFSET = 1 << 62
@@ -213,7 +213,7 @@ class Declared(Generic[K, R]):
     # Looked up once: msgspec evaluates the annotations each time, and there are many states.
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Names of a row's fields, as they are written."""
+        """Names of a row's fields, as operations have them."""
         return tuple(one.encode_name for one in msgspec.structs.fields(self.row))
 
     @cached_property
