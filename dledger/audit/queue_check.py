@@ -103,6 +103,8 @@ class QueueCheck:
             gone_below = np.array([self._deleted.get(topic, -1) for topic, _ in keys], np.int64)
             there = records.physical >= gone_below[which]
             which, records, units = which[there], records[there], units[there]
+        if not len(which):
+            return
         self._waiting.append((which, records.queue_offset, records.index, units))
         self._pending += len(records)
         if self._pending >= _QUEUE_FLUSH_UNITS:
