@@ -37,6 +37,8 @@ MARGIN = 1.3
 """An item is begun when this many times its last duration fit into the time that is left."""
 GRACE_S = 20.0
 """How long an item may take to end after SIGINT, before it is killed."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run, and the item that it is at."""
 LOG_LINES = 25
 """Lines of a failed item's log that are shown."""
 
@@ -288,20 +290,39 @@ def run_item(command: Sequence[str], log: Path, limit_s: float) -> int | None:
     """Run a command with its output in a file. Its exit code, or None when the limit was reached."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that all that it starts can be ended with it
-        )
+        process = None
         try:
+            with signals_held():  # an item that was started is known, and so is ended
+                process = subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that all that it starts can be ended with it
+                    preexec_fn=_release_signals,
+                )
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             return None
         finally:
-            end_group(process)
+            if process is not None:
+                end_group(process)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Let the signals that end a run wait until the block is left."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _release_signals() -> None:
+    """In a new process, which inherits the mask."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -465,7 +486,7 @@ def main(
 ) -> None:
     """See the help text above."""
     # A background job of a shell is started with SIGINT ignored, and the others would not end its item.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     if not any(match in item for kind in kinds for item in kind.items()):
         raise click.UsageError(f"no item's name contains {match!r}: see --list, and its kinds")

@@ -141,6 +141,34 @@ def test_an_interrupted_run_ends_its_item_and_keeps_what_ran(number: int, tmp_pa
     subprocess.run(["flock", "--timeout", "60", str(tmp_path / "held"), "true"], check=True)
 
 
+def test_an_item_that_is_just_being_started_is_ended_as_well(tmp_path: Path) -> None:
+    """The signal arrives when the item runs, and before `Popen` has returned."""
+    held, began = tmp_path / "held", tmp_path / "began"
+    script = f"""
+import os, signal, subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, "scripts")
+import deep
+
+class Slow(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if kwargs.get("start_new_session"):
+            while not Path({str(began)!r}).exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+
+deep.subprocess.Popen = Slow
+command = ["flock", {str(held)!r}, "bash", "-c", "touch {began}; sleep 600"]
+deep.KINDS = {{"k": deep.Kind("k", "k", lambda: ["a"], lambda item, seed: command, 0, 600)}}
+deep.main(["--results", {str(tmp_path / "results.jsonl")!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=deep.ROOT, capture_output=True, check=False)
+    assert done.returncode == 1, done.stderr
+    subprocess.run(["flock", "--timeout", "60", str(held), "true"], check=True)
+
+
 def test_a_failure_stays_until_the_same_command_passes(run: Run, tmp_path: Path) -> None:
     """Other seeds that find nothing do not hide what one seed found."""
     switch = tmp_path / "broken"
