@@ -3,8 +3,7 @@
 A field without a default is required: a request that lacks it is answered with code 1 and the field's name.
 Fields that are not declared (for routing, ACL, newer versions) are ignored. Times are in ms. Offsets are
 queue offsets, which count messages, unless stated otherwise. The one exception in names is
-`SendMessageV2Header`: its fields are sent as the letters a to n. In Python they have the names of
-`SendMessageHeader`, so that one send path serves both.
+`SendMessageV2Header`: sent as the letters a to n, they have the names of `SendMessageHeader` in Python.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ from dledger.remoting.response_headers import (
 )
 
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
-"""Names of header fields: the zone of a broker or client, and whether a client uses only brokers of its
-zone."""
+"""Header fields: the zone of a broker or client, and whether a client uses only brokers of its zone."""
 
 
 class NoHeader(Header):
@@ -104,8 +102,7 @@ class SendMessageV2Header(
     Header,
     rename=dict(zip(SendMessageHeader.__struct_fields__, "abcdefghijklmn", strict=True)),
 ):
-    """310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE, 325 SEND_REPLY_MESSAGE_V2. On the wire the fields are the
-    letters a to n, in this order."""
+    """310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE, 325 SEND_REPLY_MESSAGE_V2. Sent as the letters a to n."""
 
     producerGroup: str
     topic: str
@@ -124,8 +121,7 @@ class SendMessageV2Header(
 
 
 class RecallMessageHeader(Header):
-    """370 RECALL_MESSAGE. `recallHandle` comes from the answer to a send of a timer message
-    (`formats.timers`)."""
+    """370 RECALL_MESSAGE. `recallHandle` comes from the answer to a timer message (`formats.timers`)."""
 
     topic: str
     recallHandle: str
@@ -203,8 +199,7 @@ class ViewMessageHeader(Header):
 
 
 class QueryConsumeQueueHeader(Header):
-    """321 QUERY_CONSUME_QUEUE: `count` units of the ConsumeQueue (one for each message) from queue offset
-    `index` on."""
+    """321 QUERY_CONSUME_QUEUE: `count` units of the ConsumeQueue, from queue offset `index` on."""
 
     topic: str | None = None
     queueId: I32 = 0
@@ -250,8 +245,7 @@ class CheckTransactionStateHeader(Header):
 
 
 class RelayedCheckHeader(Header):
-    """39 CHECK_TRANSACTION_STATE, which the leader of a group sends to its other members. It identifies the
-    transaction to check and the producer group to ask."""
+    """39 CHECK_TRANSACTION_STATE from a leader to other members: the transaction, and the group to ask."""
 
     producerGroup: str
     tranStateTableOffset: I64
@@ -304,16 +298,13 @@ class UpdateConsumerOffsetHeader(Header):
     queueId: I32
     commitOffset: I64
     setsBack: bool | None = None
-    """Our extension: whether this commit may replace a higher offset of the group by a lower one. A
-    consumer's ordinary commit may not. None: the client does not say."""
+    """Our extension: whether this commit may replace a higher offset by a lower one. None: not said."""
     membership: str | None = None
-    """Our extension: the version of the group's membership, which the sender got with 14
-    QUERY_CONSUMER_OFFSET. A commit with `setsBack` is refused if this is not the current version."""
+    """Our extension: the membership version from 14. A `setsBack` with another one is refused."""
 
 
 class ResetOffsetHeader(Header):
-    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET, which the broker sends to the
-    consumers. timestamp -1 means the end of the queue."""
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET. timestamp -1: end of the queue."""
 
     group: str
     topic: str
@@ -327,8 +318,7 @@ class ResetOffsetHeader(Header):
 
 
 class UnregisterClientHeader(Header):
-    """35 UNREGISTER_CLIENT. The C++ client sends "" for the producer or consumer group if it does not
-    unregister one."""
+    """35 UNREGISTER_CLIENT. The C++ client sends "" for a group that it does not unregister."""
 
     clientID: str
     producerGroup: str | None = None
@@ -369,8 +359,7 @@ class DeleteSubscriptionGroupHeader(Header):
     groupName: str
     cleanOffset: bool = False
     life: str | None = None
-    """Our extension: the field `life` of the answer to 352 GET_SUBSCRIPTIONGROUP_CONFIG. A group that was
-    deleted and created again has another value, and is not deleted."""
+    """Our extension: `life` from the answer to 352. A group that was created again has another one."""
 
 
 class GroupHeader(Header):
@@ -385,8 +374,7 @@ class GroupHeader(Header):
 
 
 class TopicHeader(Header):
-    """202 GET_TOPIC_STATS_INFO, 217 REGISTER_TOPIC_IN_NAMESRV, 300 QUERY_TOPIC_CONSUME_BY_WHO. All are about
-    one topic."""
+    """202 GET_TOPIC_STATS_INFO, 217 REGISTER_TOPIC_IN_NAMESRV, 300 QUERY_TOPIC_CONSUME_BY_WHO."""
 
     topic: str
 
@@ -404,8 +392,7 @@ class DeleteTopicHeader(Header):
 
     topic: str
     life: str | None = None
-    """Our extension: the field `life` of the answer to 351 GET_TOPIC_CONFIG. A topic that was deleted and
-    created again has another value, and is not deleted."""
+    """Our extension: `life` from the answer to 351. A topic that was created again has another one."""
 
 
 class CreateTopicHeader(Header):
@@ -481,9 +468,7 @@ class KvNamespaceHeader(Header):
 
 class RegisterBrokerHeader(Header):
     """103 REGISTER_BROKER. bodyCrc32 is the CRC of the body as sent (31 bits); 0 is not checked.
-
-    `wholeTable` (our extension): the body has every topic of the broker group, so a topic that is missing in
-    it is removed."""
+    `wholeTable` (our extension): the body has every topic of the group, and missing topics are removed."""
 
     brokerName: str
     brokerAddr: str
@@ -508,8 +493,7 @@ class BrokerIdentityHeader(Header):
 
 
 class BrokerHeartbeatHeader(Header):
-    """904 BROKER_HEARTBEAT, which keeps a registration alive. The name of the time-out is misspelt on the
-    wire."""
+    """904 BROKER_HEARTBEAT, which keeps a registration. The time-out's name is misspelt on the wire."""
 
     clusterName: str
     brokerAddr: str
@@ -611,5 +595,4 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.NOTIFICATION: NotificationHeader,
     RequestCode.POLLING_INFO: PollingInfoHeader,
 }
-"""Maps each request code that is described in this package to its header type. Tests and tools use it to
-decode."""
+"""Maps each request code to its header type, for tests and tools that decode requests."""

@@ -101,7 +101,7 @@ def test_nobody_leads(fake: FakeCluster) -> None:
 
 def test_part_of_a_table_is_not_taken_for_all(fake: FakeCluster) -> None:
     fake.kept_back = 1
-    with pytest.raises(BrokerRefused, match="totalTopicNum is 3, but 2 came"):
+    with pytest.raises(BrokerRefused, match="totalTopicNum is 3, but 2 were received"):
         ask(fake)
 
 

@@ -145,7 +145,7 @@ def test_stores_are_looked_at(tmp_path: Path) -> None:
     found = machine.store(str(stores[0]))
     assert found.status is Status.OK and "1 segments, committed up to" in found.found
     wrong = machine.store(str(tmp_path))
-    assert wrong.status is Status.ERROR and "no store" in wrong.found
+    assert wrong.status is Status.ERROR and "this is not a store" in wrong.found
 
 
 def test_a_store_with_a_driver_that_nobody_knows() -> None:
@@ -162,7 +162,7 @@ def test_exit_code_and_output_tell_the_worst() -> None:
         "ok       a     fine",
         "warning  long  odd",
         "               -> do this",
-        "warning: looked at 2 things in 1.2 s",
+        "warning: 2 checks in 1.2 s",
     ]
     assert report.as_json()["checks"] == [
         {"check": "a", "status": "ok", "found": "fine", "advice": ""},
