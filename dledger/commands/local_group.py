@@ -33,12 +33,11 @@ from dledger.commands.group_status import (
 from dledger.commands.terminal import plain
 from dledger.local import wire
 from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster, NoGroup, ProcessError
+from dledger.local.default_group import DIRECTORY, DIRECTORY_VARIABLE
 from dledger.runtime.environment_variables import NAMESRV_ADDR, namesrv_addr
 
-DIRECTORY = "dledger-data"
 STATUS_LIMIT_S = 3.0
 """How long `status --peers` waits for each node."""
-DIRECTORY_VARIABLE = "DLEDGER_DIR"
 
 
 # What the commands share

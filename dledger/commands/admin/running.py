@@ -17,6 +17,7 @@ from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import ClientError, ClientOptions, TopicNotFound
 from dledger.commands import exit_codes
 from dledger.commands.admin.showing import Table, show
+from dledger.runtime.environment_variables import namesrv_addr
 
 
 @dataclass
@@ -78,6 +79,12 @@ def run(action: Action, values: dict[str, Any]) -> None:
 
 
 def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
+    if not (told.namesrv or namesrv_addr()):
+        raise click.UsageError(
+            "no NameServer address: give it with -n host:port, set NAMESRV_ADDR, or call the command in the "
+            "directory in which `dledger up` was called"
+        )
+
     async def run() -> None:
         options = ClientOptions(namesrv_timeout_s=3.0, request_timeout_s=5.0)
         async with AsyncAdminClient(told.namesrv, options) as admin:

@@ -6,7 +6,7 @@ import click
 
 from dledger.commands.declared.admin.options import action, group, where
 
-ACL = group("acl", "Access control: users and their permissions.")
+ACL = group("acl", "Access control: user, policy.")
 USER = group("user", "Users: list, create, update, delete.")
 POLICY = group("policy", "Permissions of subjects: list, create, update, delete.")
 _NAME = click.Argument(["name"], metavar="USER")

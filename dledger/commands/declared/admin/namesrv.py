@@ -7,7 +7,7 @@ import click
 
 from dledger.commands.declared.admin.options import action, group
 
-NAMESRV = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
+NAMESRV = group("namesrv", "NameServers: config, set, stop-writes, resume-writes, kv.")
 KV = group("kv", "Key-values: list, get, put, delete.")
 _NAMESPACE = click.Argument(["namespace"], metavar="NAMESPACE")
 _KEY = click.Argument(["key"], metavar="KEY")

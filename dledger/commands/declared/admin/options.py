@@ -11,6 +11,7 @@ from dledger.commands import exit_codes
 from dledger.commands.admin.completing import complete_groups, complete_nothing, complete_topics
 from dledger.commands.declaring import Command, Group
 from dledger.commands.exit_codes import ExitCodes
+from dledger.local.default_group import local_namesrv
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 ACTIONS = "dledger.commands.admin"
@@ -61,7 +62,9 @@ def _everywhere() -> list[click.Parameter]:
             metavar="ADDR",
             envvar=NAMESRV_ADDR,
             show_envvar=True,
-            help="NameServers, host:port;host:port.",
+            default=local_namesrv,
+            help="NameServers, host:port;host:port. Without it: those of the group that `dledger up` made in "
+            "this directory.",
             shell_complete=complete_nothing,
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on standard output."),

@@ -1,0 +1,26 @@
+"""The group of the working directory, in which commands look when no address is given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DIRECTORY = "dledger-data"
+"""Directory of the group that `dledger up` makes in the working directory."""
+DIRECTORY_VARIABLE = "DLEDGER_DIR"
+
+
+def local_namesrv() -> str | None:
+    """The NameServers of the group that `dledger up` made in this directory; None if there is none.
+
+    It is the default of options that name NameServers. NAMESRV_ADDR comes first.
+    """
+    directory = Path(os.environ.get(DIRECTORY_VARIABLE) or DIRECTORY)
+    if not (directory / "cluster.json").is_file():
+        return None
+    from dledger.local.cluster import ClusterError, LocalCluster
+
+    try:
+        return LocalCluster.open(directory).namesrv_addr
+    except ClusterError:
+        return None  # `dledger status` reports what is wrong with it
