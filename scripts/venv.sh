@@ -115,7 +115,9 @@ install_missing() {
     local extra target="$ROOT" started=$SECONDS
     usable_python "$VENV_PYTHON" || make_venv || return 1
     [ -z "$1" ] || target="$ROOT[$1]"
-    say "Installing dledger${1:+[$1]} into $VENV (the first time it downloads; spark about 450 MB)"
+    local size=""
+    case ",$1," in *,spark,*) size=": about 450 MB for spark" ;; esac
+    say "Installing dledger${1:+[$1]} into $VENV (the first time it downloads$size)"
     # shellcheck disable=SC2086  # PIP_ARGS is a list
     run_pip install --disable-pip-version-check --progress-bar off ${PIP_ARGS:-} --editable "$target" 2>&1 |
         show_progress || {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import msgspec
 import pytest
 
+from dledger import broker
 from dledger._fast import FAST
 from dledger.broker.config import BrokerConfig
 from dledger.broker.feature import Feature
@@ -301,6 +304,27 @@ def test_a_setting_refuses_by_every_way(
     run(test)
 
 
+def subclasses(of: type) -> set[type]:
+    """All subclasses that the product has."""
+    found = {one for direct in of.__subclasses__() for one in (direct, *subclasses(direct))}
+    return {one for one in found if one.__module__.startswith("dledger.")}
+
+
+def test_every_check_is_listed_by_a_feature(tmp_path: Path) -> None:
+    """A check that no feature lists is never asked."""
+    for module in walk_packages(broker.__path__, "dledger.broker."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    features = World(str(tmp_path)).features
+    listed = {type(check) for feature in features for check in feature.send_checks}
+    assert len(listed) >= 2
+    for check in subclasses(SendCheck) - listed:
+        places = check.__module__.rpartition(".")[0].replace(".", "/")
+        raise AssertionError(
+            f"{check.__name__} refuses nothing: put it into `send_checks` in {places}/feature.py"
+        )
+
+
 def test_every_setting_that_sends_depend_on_is_in_one_of_the_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +362,7 @@ def test_every_setting_that_sends_depend_on_is_in_one_of_the_lists(
     assert {*REFUSES, *HARMLESS} <= known
     unknown = {name for name in read if not name.startswith("_")} - {*REFUSES, *HARMLESS}
     assert not unknown, (
-        f"sends depend on {sorted(unknown)}: add each to REFUSES in {Path(__file__).name} with a value by"
-        " which a send is refused, or to HARMLESS with the reason why it refuses nothing"
+        f"sends depend on {sorted(unknown)}: add each to REFUSES in tests/broker/{Path(__file__).name} with a"
+        " value by which a send is refused, or to HARMLESS with the reason why it refuses nothing"
     )
     assert {"max_message_size", "topic_send_rates", "reject_transactions"} <= read, "the spy sees nothing"
