@@ -51,6 +51,8 @@ DECIDED = MappingProxyType(
     }
 )
 """Properties that `--set` refuses, because they would contradict an option or the layout of the directory."""
+SEGMENT_MB = (9, 1024 * 1024)
+"""Smallest and largest size of a log segment, in MiB: a segment holds a message of the largest size."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,13 @@ def check_installed() -> None:
         raise ClusterError(f"the command needs {', '.join(missing)}: pip install 'dledger[server]'")
 
 
+def _segment_size(segment_mb: int) -> int:
+    """In bytes. ClusterError for a size that brokers refuse (mapedFileSizeCommitLog)."""
+    if not SEGMENT_MB[0] <= segment_mb <= SEGMENT_MB[1]:
+        raise ClusterError(f"--segment-mb {segment_mb}: give {SEGMENT_MB[0]} to {SEGMENT_MB[1]} MiB")
+    return segment_mb * MIB
+
+
 def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, str]:
     """The requested settings of the group, and where its NameServers were given."""
     known = LocalCluster.known(directory)
@@ -168,7 +177,7 @@ def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, 
         "base_port": wish.base_port,
         "group": _named("--group", wish.group),
         "cluster": _named("--cluster", wish.cluster),
-        "segment_size": None if wish.segment_mb is None else wish.segment_mb * MIB,
+        "segment_size": None if wish.segment_mb is None else _segment_size(wish.segment_mb),
         "broker": _settings(spec.broker, wish.settings),
     }
     spec = replace(spec, **{name: value for name, value in asked.items() if value is not None})

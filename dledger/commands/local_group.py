@@ -136,7 +136,7 @@ def _place() -> str:
     help=f"Register with these NameServers, host:port;host:port, and start none. [default: {NAMESRV_ADDR}; "
     "else a NameServer is started]",
 )
-@click.option("--segment-mb", type=int, help="Size of a log segment in MiB. [default: 64]")
+@click.option("--segment-mb", type=int, help="Size of a log segment in MiB, at least 9. [default: 64]")
 @click.option("--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A property for every broker.")
 def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **options: Any) -> int:

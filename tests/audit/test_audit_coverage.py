@@ -31,7 +31,7 @@ def said(*rows: Row) -> list[tuple[str, int, int]]:
 
 
 def test_what_no_segment_holds_is_missing_whatever_the_cause() -> None:
-    """An empty segment in the middle of which the scan said nothing."""
+    """A segment without entries lies between two others, and the scan reported nothing about it."""
     rows = [replica(39), segment(0, 0, 9), segment(1, -1, -2, "end"), segment(2, 20, 39, "end")]
     assert [each for each in said(*rows) if each[0] != "INDEX_LAG"] == [("MISSING_ENTRIES", 10, 19)]
 

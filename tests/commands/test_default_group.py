@@ -63,3 +63,11 @@ def test_without_any_the_command_says_what_to_do(directory: Path) -> None:
     assert done.exit_code == 2
     assert "give it with -n host:port, set NAMESRV_ADDR" in done.output
     assert "`dledger up`" in done.output
+
+
+def test_a_group_of_this_directory_that_does_not_answer(directory: Path) -> None:
+    """Other clusters are not started with `dledger up`."""
+    make_group(directory / "dledger-data", 1)
+    hint = "`dledger status` shows what is down; `dledger restart` or `dledger up` starts it"
+    assert hint in CliRunner().invoke(command, ["topic", "list"]).output
+    assert hint not in CliRunner().invoke(command, ["topic", "list", "-n", "127.0.0.1:2"]).output

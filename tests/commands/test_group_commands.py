@@ -71,7 +71,7 @@ def test_what_an_option_decides_is_not_set(key: str, tmp_path: Path) -> None:
         (("--set", "word"), "expected KEY=VALUE"),
         (("--set", "maxMesageSize=1"), "did you mean 'maxMessageSize'?"),
         (("--set", "maxMessageSize=x"), "--set: maxMessageSize"),
-        (("--segment-mb", "1"), "--segment-mb: mapedFileSizeCommitLog"),
+        (("--segment-mb", "1"), "--segment-mb 1: give 9 to 1048576 MiB"),
         (("--nodes", "10"), "from 1 to 9"),
         (("--group", "a b"), "--group"),
         (("--namesrv", "nonsense"), "expected host:port"),

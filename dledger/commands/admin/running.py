@@ -14,9 +14,11 @@ from typing import Any
 import click
 
 from dledger.admin import AsyncAdminClient, Refused
-from dledger.client import ClientError, ClientOptions, TopicNotFound
+from dledger.client import ClientError, ClientOptions, NoBroker, NoNameServer, TopicNotFound
 from dledger.commands import exit_codes
 from dledger.commands.admin.showing import Table, show
+from dledger.local.default_group import local_namesrv
+from dledger.remoting.codes import ResponseCode
 from dledger.runtime.environment_variables import namesrv_addr
 
 
@@ -78,6 +80,11 @@ def run(action: Action, values: dict[str, Any]) -> None:
     _run(told, lambda admin: action(admin, told, **values))
 
 
+def is_down(error: ClientError) -> bool:
+    """Whether no server answers, or no broker leads."""
+    return isinstance(error, NoNameServer | NoBroker) or error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
 def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
     if not (told.namesrv or namesrv_addr()):
         raise click.UsageError(
@@ -100,6 +107,11 @@ def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
         print(
             f"dledger {click.get_current_context().command_path.partition(' ')[2]}: {text}", file=sys.stderr
         )
+        if is_down(error) and told.namesrv is not None and told.namesrv == local_namesrv():
+            print(
+                "`dledger status` shows what is down; `dledger restart` or `dledger up` starts it",
+                file=sys.stderr,
+            )
         if told.as_json:
             more = error.data if isinstance(error, NotDone) else {}
             print(json.dumps({"error": text, "code": error.code, **more}))
