@@ -302,8 +302,8 @@ class KeyCheck:
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
     def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
-        """Check the times of units. `at` has for each unit the number of its key, which is valid where
-        `matched` is true."""
+        """Check that each unit has the store time of its message. `at[i]` is the number of the key of unit i;
+        it is valid only if `matched[i]` is true."""
         stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit counts from the end of the previous file, but `begin_ms` is the time of its message.

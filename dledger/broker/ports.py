@@ -113,8 +113,8 @@ class Node(Protocol):
         """Return the data that a peer sent about itself; empty if the peer never connected."""
 
     def prove(self, peer: str, content: Sequence[bytes]) -> str:
-        """Return a proof for a peer that a request with this content comes from a member. It is empty if the
-        peer has shared no secret."""
+        """Return a proof that a request with this content comes from a member. It is meant for `peer`, and is
+        empty if that peer has not shared a secret with this node."""
 
     def proves(self, proof: str, content: Sequence[bytes]) -> bool:
         """Whether a member made this proof for this content and for this process, and whether the proof is

@@ -349,7 +349,8 @@ class Cluster:
         self, store: str, term: int, index: int, log: dict[int, Entry], durable: int, voters: int
     ) -> None:
         """Check that a leader may move its commit index to `index`: the entry must be of its own term, and
-        durable on a majority. `durable` of the `voters` members with a vote have the entry on their disks."""
+        durable on a majority. `voters` is the number of members with a vote, and `durable` is how many of
+        them have the entry on their disks."""
         # Only entries of the leader's own term are committed by counting (Raft 5.4.2, figure 8).
         self.count("no old term committed by counting")
         entry = log.get(index)

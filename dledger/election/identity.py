@@ -60,9 +60,9 @@ class Hello:
     config_index: int = -1
     """Index of this node's newest configuration entry, if that entry names this node; otherwise -1.
 
-    If the log of the other side is behind, this index tells the other side that the sender may be a member
-    which it does not know yet. If the log begins at a snapshot and has no configuration entry, it is the
-    index of the snapshot."""
+    A receiver whose log is behind learns from this index that this node may be a member although the receiver
+    does not know it yet. If this node's log begins at a snapshot and has no configuration entry,
+    `config_index` is the index of the snapshot."""
     config_digest: str = ""
     """Digest of the configuration's content; empty from older programs."""
     state_version: int = 1

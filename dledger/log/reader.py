@@ -27,7 +27,8 @@ from dledger.log.terms import TermTable
 from dledger.runtime import Env, Lane
 
 HOT_SEGMENTS = 4
-"""Number of newest segments whose pages are read through the map on the loop; a worker reads older ones."""
+"""The newest segments, this many, are read on the event loop through their memory map. A worker reads older
+segments."""
 SAY_AGAIN_S = 1.0
 """Seconds between two log lines which say that reads are delayed."""
 

@@ -41,7 +41,8 @@ LISTED_FOR_S = 2.0
 a repeated audit must find new names."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
-"""Maps a scheme whose driver comes with an extra of this package to the name of the extra."""
+"""Maps the scheme of a URL to the extra of this package that installs its driver. Other schemes have no
+extra."""
 
 _ETAGS = ("ETag", "etag")
 """Names under which drivers report the ETag. An object store computes the ETag from the content."""
@@ -69,7 +70,7 @@ def check_driver(url: str) -> None:
 
 
 def is_url(path: str) -> bool:
-    """Whether the path needs a driver."""
+    """Whether the path is a URL (`s3://...`), which is opened through a driver, and not a local file."""
     return _SCHEME.match(path) is not None
 
 

@@ -197,9 +197,9 @@ class Schema(Generic[C]):
         """Make the configuration from properties; return it with warnings. `overrides` (from a command line)
         win over `properties`.
 
-        Raises ConfigError with all errors, one on each line, after those in `wrong`. A default that does not
-        fit the given properties is replaced (`moved_defaults` of a class). Given properties that do not fit
-        together are refused.
+        Raises ConfigError with all errors, one on each line. `wrong` has errors that the caller found before;
+        they come first. If a default does not fit the given properties, the configuration class may give
+        another one (its function `moved_defaults`). Given properties that do not fit together are an error.
         """
         if isinstance(properties, Mapping):
             properties = [Property(key, value) for key, value in properties.items()]

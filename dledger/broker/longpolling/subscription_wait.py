@@ -44,9 +44,12 @@ class _Waiting:
 
 
 def _compares(call: Call[PullMessageHeader], known: Subscription) -> bool:
-    """Return whether a pull may be served although the known subscription is older. It may if both filter by
-    tags and the client is in Java, because Java clients compare the text of the tags again. Other clients may
-    not do so. For example, ali-ons accepts every message without tags."""
+    """Return whether a pull may be served although the broker knows only an older subscription of the client.
+
+    It may be served if the pull and the known subscription both filter by tags and the client is written in
+    Java, because Java clients compare the tags again themselves. Other clients may not do that. For example,
+    ali-ons accepts every message that has no tags.
+    """
     by_class = call.header.sysFlag & PULL_CLASS_FILTER or known.classFilterMode
     kinds = {call.header.expressionType or TAG, known.expressionType or TAG}
     return call.request.language == _JAVA and not by_class and kinds == {TAG}

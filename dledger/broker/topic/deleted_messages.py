@@ -53,7 +53,8 @@ class OfLivingTopics:
         self._inner = inner
 
     def by_code(self, code: int) -> int:
-        """Return NO if the filter `inner` says NO, otherwise LOOK."""
+        """Judge a message by its tag code alone. Returns NO if the filter `inner` rules it out. Otherwise
+        returns LOOK: the message must be read to know whether its topic still exists."""
         return NO if self._inner.by_code(code) == NO else LOOK
 
     def by_properties(self, properties: bytes) -> bool:

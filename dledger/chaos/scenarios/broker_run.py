@@ -87,8 +87,8 @@ DELAYS_LIMIT_S = 30.0
 """Longest time until delayed messages are delivered, in seconds after the last message was acknowledged. It
 is twice the longest delay that producers use (because a clock may have been ahead), plus some time."""
 WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
-"""Clocks that are wrong by more than WRONG_MS are set right at the end of a run. Brokers do not trust a clock
-that leaps ahead before a minute has passed, so the run then waits BELIEVED_AFTER_S longer."""
+"""Clocks that are wrong by more than WRONG_MS are set right at the end of a run. When a clock leaps ahead,
+brokers do not trust it during the first minute. So the run then waits BELIEVED_AFTER_S longer."""
 CATCH_UP_LIMIT_S = 45.0
 """Longest time until every group has received everything, in seconds of virtual time. The time begins when
 all faults have ended and the last message was acknowledged. A pull on a dead connection is cancelled only

@@ -312,6 +312,6 @@ class _Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """End the line that was overwritten."""
+        """Print a newline after the progress line, which each report overwrites."""
         if self._tty:
             sys.stderr.write("\n")

@@ -21,7 +21,8 @@ from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled
 
 MAX_COUNTS = 10_000
-"""Largest number of pairs of a day and a topic that are counted; beyond it the oldest are forgotten."""
+"""Results are counted for each topic and day. At most this many of these counts are kept; beyond it the
+oldest are forgotten."""
 
 
 @dataclass

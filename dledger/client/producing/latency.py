@@ -45,9 +45,11 @@ class LatencyFaultTolerance:
         return item is None or self._now() >= item.available_at
 
     def pick_one_at_least(self) -> str | None:
-        """Choose a group for the case that no group is fast enough. Returns in turn one of the better half of
-        the groups. Available groups count as better than others, then the faster ones; None if no latency is
-        known."""
+        """Choose a group when no group is fast enough.
+
+        The groups are sorted: available groups first, then by latency. Successive calls return the groups of
+        the better half in turn. Returns None if no latency is known.
+        """
         now = self._now()
 
         def badness(name: str) -> tuple[bool, float, float]:
