@@ -1,29 +1,34 @@
-"""Compiled twins of the hottest loops: optional, and nothing that is not in Python as well.
+"""Compiled twins of the hottest loops. They are optional: Python code can do everything that they do.
 
-| here         | its Python twin, which is the specification                                          |
+| function     | its Python twin, which is the specification                                          |
 |--------------|--------------------------------------------------------------------------------------|
-| `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries;   |
-|              | of signed ones the way of all requests (`dledger.broker.auth`)                       |
+| `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: turns frames of send requests into   |
+|              | sealed entries (encoded, with checksums). Signed send requests have no Python twin:  |
+|              | without the compiled one they take the general path (`dledger.broker.auth`)          |
 | `measure_batch`, `seal_batch` | `dledger.broker.intake.send_processor`, `CommitLogWriter.add_batch` |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
-| `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
-| `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`:       |
-|              | messages that waited to the sealed entries of their delivery                         |
-| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
-| `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
+| `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: turns committed messages into units of   |
+|              | the ConsumeQueue                                                                     |
+| `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`: turns |
+|              | delayed messages into the sealed entries of their delivery                           |
+| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes the keys of the messages in a       |
+|              | window of the log                                                                    |
+| `read_messages` | `dledger.client.encoding.received_all`: turns the records of an answer into messages |
 
-A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
-and the Python twin goes on from there. So it knows no error, no message for people and no rare form.
-Whoever calls has both:
+A compiled twin does only the plain cases. If anything is unusual or wrong, it stops there or refuses, and
+the Python twin continues from that place. So a compiled twin contains no errors, no messages for people and
+no rare cases. The caller has both:
 
     if FAST is not None:
         at = FAST.seal_sends(buffer, at, ...)
     at = seal_sends(buffer, at, ...)
 
-Tests drive both with the same input, good and broken, and compare bytes and state:
-tests/test_compiled_twins.py, and tests/broker/test_plain_sends.py and test_restored_messages.py. What is
-built from `compiled.pyx` at install is used where it is there; `DLEDGER_FAST=0` leaves it alone. It keeps
-a hash of that source, and is not used beside another one. See decision 0036.
+Tests run both with the same input, valid and broken, and compare bytes and state:
+tests/test_compiled_twins.py, tests/broker/test_plain_sends.py and tests/broker/test_restored_messages.py.
+
+The compiled module is built from `compiled.pyx` at install, and is used if it is there, unless
+`DLEDGER_FAST=0` is set. It contains a hash of its source, and is not used beside a different `compiled.pyx`.
+See decision 0036.
 """
 
 from __future__ import annotations
@@ -38,14 +43,15 @@ from dledger.formats import plain_messages
 from dledger.runtime.environment_variables import variable
 
 SWITCH = "DLEDGER_FAST"
-"""Environment variable: 0 leaves the compiled twins alone."""
+"""Environment variable. With 0, the compiled twins are not used."""
 
 if TYPE_CHECKING:
     from dledger._fast import compiled as _compiled
 
 
 def source_hash() -> str:
-    """Hash of `compiled.pyx` beside this module; empty where there is none, as in an installed wheel."""
+    """Return a hash of the file `compiled.pyx` beside this module; empty if there is no such file, as in
+    an installed wheel."""
     try:
         source = get_data(__name__, "compiled.pyx")
     except OSError:

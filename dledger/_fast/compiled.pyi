@@ -2,12 +2,13 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 def set_up(texts: tuple[bytes, ...], special_flags: int) -> None:
-    """Take over what makes a message special (`dledger.formats.plain_messages`). ValueError for too many."""
+    """Set what makes a message special (`dledger.formats.plain_messages`). Raises ValueError if there are too
+    many texts."""
 
 SOURCE: str
-"""Hash of the `compiled.pyx` that it was built from (`dledger._fast.source_hash`)."""
+"""Hash of the `compiled.pyx` from which this module was built (`dledger._fast.source_hash`)."""
 NUMBERS: dict[str, int]
-"""Sizes, bits and limits that it knows by itself. A test compares them with their definitions."""
+"""Sizes, bits and limits that this module defines again. A test compares them with their definitions."""
 
 def seal_sends(
     buffer: bytearray,
@@ -20,24 +21,28 @@ def seal_sends(
     answers: Any,
     key_of: Callable[[str, str], Any] | None,
 ) -> int:
-    """Where it stopped: what lies behind is for the Python twin. `key_of`: of an account and a topic that it
-    sends to, see `Access.key_of`; what is not signed with it is left."""
+    """Handle the plain sends at the front of `buffer`. Returns where it stopped; the Python twin continues
+    there.
+
+    `key_of`: returns the key with which an account must sign sends to a topic (`Access.key_of`). A send with
+    no valid signature is left to the Python code. None if requests need no signature.
+    """
 
 class Restored:
-    """Messages that waited in the log, as they go on: what `restore` found."""
+    """Delayed messages that are due and can be delivered: the result of `restore`."""
 
     taken: int
-    """Records from the front that it is about: what lies behind is for the Python twin."""
+    """Number of records, from the front, that it covers. The others are left to the Python twin."""
     messages: int
-    """Those that come,"""
+    """Number of messages among these records that are delivered."""
     recalled: int
-    """and those that do not, as they were recalled."""
+    """Number of messages among these records that are not delivered, because they were recalled."""
     size: int
-    """Bytes of the entries of those that come."""
+    """Size, in bytes, of the entries of the messages that are delivered."""
 
     def seal(self, run: Any, store_host: bytes, following: int) -> None:
-        """In this turn of the loop: seal them into a run, as a part of a batch of which as many entries
-        follow."""
+        """Seal the messages that are delivered into a run, in this turn of the event loop. `following`: how
+        many entries of the same batch follow them."""
 
 def restore(
     records: Sequence[Any],
@@ -47,8 +52,12 @@ def restore(
     delayed: bool,
     room: int,
 ) -> Restored:
-    """`deleted`: topics that are looked at elsewhere; `recalled`: for each record the (topic, unique key) of
-    those that do not come; `delayed`: of a delay level; `room`: bytes that their entries may have."""
+    """Examine the plain messages at the front of `records`.
+
+    `deleted`: topics whose messages are left to the Python twin; `recalled`: for each record, the (topic,
+    unique key) of messages that are not delivered; `delayed`: whether the messages wait in a delay level;
+    `room`: largest size, in bytes, of their entries together.
+    """
 
 def check_run(
     data: bytes,
@@ -60,7 +69,8 @@ def check_run(
     previous_chain: int | None,
     run: Any,
 ) -> bool:
-    """Whether all is well; `run` is filled then, and half filled otherwise."""
+    """Whether all entries are valid. If they are, `run` describes them; otherwise `run` is filled only in
+    part."""
 
 def dispatch(
     data: bytes,
@@ -73,11 +83,13 @@ def dispatch(
     store_time: int,
     touched: dict[Any, None],
 ) -> tuple[int, int, int]:
-    """Messages dispatched, where it stopped, store time of the newest one."""
+    """Return the number of dispatched messages, where the function stopped, and the store time of the newest
+    message."""
 
 def measure_batch(body: bytes, most: int, added: int) -> tuple[int, int, bytes] | None:
-    """Messages, bytes of their bodies and stored properties (`added` to each), unique key of the first; None
-    where it is no batch of up to `most` plain messages."""
+    """Return the number of messages, the size of their bodies and stored properties in bytes, and the unique
+    key of the first message. None if the body is no batch of up to `most` plain messages. `added`: how many
+    bytes of properties are added to each message."""
 
 def seal_batch(
     body: bytes,
@@ -94,8 +106,10 @@ def seal_batch(
     following: int,
     run: Any,
 ) -> bytes:
-    """The offset message ids, with commas, of what is sealed into `run` now. `messages`, `size`: as it was
-    measured. The queue's next offset is counted on by who called."""
+    """Seal the messages of a batch into `run`. Returns their offset message ids, separated by commas.
+
+    `messages`, `size`: what `measure_batch` returned. The caller advances the queue's next offset.
+    """
 
 def read_messages(
     data: bytes,
@@ -105,11 +119,14 @@ def read_messages(
     queue_type: Any,
     messages: list[Any],
 ) -> int:
-    """Where it stopped: what lies behind is for the Python twin. `messages` got the others."""
+    """Append the plain messages at the front of `data` to `messages`. Returns where it stopped; the Python
+    twin continues there."""
 
 def crc32(data: Sequence[int], begin: int) -> int:
-    """Of small pieces: what the others use inside, for a test."""
+    """Return the CRC of a small piece of data. The other functions use it internally; it is public only for a
+    test."""
 
 def index_keys(data: bytes, pos: int) -> tuple[bytes, int] | None:
-    """Rows of four numbers of 8 bytes (position, hash, store time, index) of the messages in whole entries,
-    and where the last of these ends; None where any is not plain."""
+    """Return one row for each key of the messages in the complete entries, and where the last of these
+    entries ends. A row has four numbers of 8 bytes: position, hash, store time, index. None if an entry is
+    not plain."""

@@ -30,9 +30,9 @@ from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, enco
 MAX_TEXT = 1024
 """Limit, in characters, of the explanation in an answer; the rest is cut off."""
 MAX_UNSENT = 256 * 1024 * 1024
-"""Limit, in bytes and over all connections together, of entries that are being read from the disk for clients,
-or that wait until clients receive them. Above it no further entry is read, and a client is asked to repeat
-its request later."""
+"""Limit, in bytes and over all connections together, of entries that are being read from the disk for
+clients, or that wait until clients receive them. Above it no further entry is read, and a client is asked to
+repeat its request later."""
 CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
 """Operations that change the group or its log, except appends, which are the purpose of a log."""
 _REFUSALS = {

@@ -1,4 +1,5 @@
-"""Choose the view of a batch from its options: a view of store directories or of live brokers."""
+"""Choose the view that a batch query reads, by its options: a view of store directories or of live
+brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dledger.spark.views import View, directory_view
 
 
 def view_of(options: Options) -> View:
-    """Return the view that a batch with these options reads."""
+    """Return the view that a batch query with these options reads."""
     if not options.servers:
         return directory_view(options)
     views: dict[str, Callable[[Options], View]] = {

@@ -31,20 +31,24 @@ def read(
     columns: Sequence[str] | None = None,
     **options: Value,
 ) -> pa.RecordBatchReader:
-    """Committed messages, or another view, of store directories or of the brokers behind NameServers.
+    """Return committed messages, or rows of another view, of store directories or of the brokers behind
+    NameServers.
 
-    `path`: one or more `storePathRootDir`s or URLs, of running nodes too; or `servers`: `host:port`, several
-    with `,`. `columns`: only these, in this order; default all that the options ask for. `options`: those of
-    a batch of the source (docs/reference/spark-source.md) under their names, as `view="queues"`,
-    `subscribe="orders"`, `keys=["order-17"]`, `startingTimestamp=1700000000000`; lists and maps where those
-    take JSON. Rows of one queue come in their order.
+    `path`: one or more store directories (`storePathRootDir`) or URLs; their nodes may be running. Instead
+    of it, `servers`: NameServers as `host:port`, separated by `,`. `columns`: return only these columns,
+    in this order; by default all that the options ask for. `options`: options of a batch query of the data
+    source (docs/reference/spark-source.md) under their names, as `view="queues"`, `subscribe="orders"`,
+    `keys=["order-17"]`, `startingTimestamp=1700000000000`. Lists and maps are accepted where the option
+    takes JSON.
 
-    The reader is lazy: one task's batches are in memory at a time (some 64 MiB of log), and pandas
-    (`read_pandas`), polars (`from_arrow`) and DuckDB take it as it is. Use it once.
+    Rows of one queue come in their order. The reader is lazy: only the batches of one task (some 64 MiB of
+    log) are in memory at a time. Pandas (`read_pandas`), polars (`from_arrow`) and DuckDB accept the
+    reader directly. It can be used once.
 
-    spark.option_values.BadOption (a ValueError) for options and columns, audit.layout.StoreError for a place
-    that cannot be read, ModuleNotFoundError that says what to install. While reading:
-    spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
+    Raises spark.option_values.BadOption (a ValueError) for wrong options and columns,
+    audit.layout.StoreError if a store or a broker cannot be read, and ModuleNotFoundError, which says what
+    to install. While rows are read, raises spark.messages.CorruptMessage for damage, unless
+    `corruptRecords` says otherwise.
     """
     try:
         import pyarrow as pa
@@ -86,7 +90,8 @@ def read(
 
 
 def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Options that the named columns imply. BadOption where one of these options is given as well."""
+    """Return the options that the named columns imply. Raises BadOption if one of these options is given
+    as well."""
     for column, (option, value) in _ON_DEMAND.items():
         if option in given:
             raise BadOption(f"columns and the option {option} exclude each other: give only columns")

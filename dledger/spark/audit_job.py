@@ -1,12 +1,15 @@
-"""The audit of `dledger/audit/` as a Spark job: the same scan in tasks, the same judgement on the driver.
+"""The audit of `dledger/audit/` as a Spark job: tasks run the same scan, and the driver draws the same
+conclusions.
 
 1. Scan: one task per replica and segment (`audit_source`). Executors merge what the tasks report about the
-   segments of one queue, so that only a few rows per segment and per queue come back.
-2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
-3. Drill into those blocks: a task compares the entries that all replicas hold in some of them, and only
-   indexes whose copies differ or are damaged come back. So only digests are shuffled, whatever is damaged.
+   segments of one queue, so only a few rows per segment and per queue are returned to the driver.
+2. Compare: digests are merged and compared as a DataFrame. Only the numbers of the blocks that differ are
+   returned.
+3. Drill into those blocks: each task compares the entries of all replicas in some of the blocks. Only the
+   indexes whose copies differ or are damaged are returned.
 
-`audit.compare.analyse` makes the report from these rows, as it does for the engine without Spark.
+So Spark shuffles only digests, however much is damaged. `audit.compare.analyse` makes the report from
+these rows, as it does for the audit without Spark.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def audit_stores(
     same_time: bool = False,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
-    """`audit_sources` over store directories, which driver and executors reach under the same paths."""
+    """Run `audit_sources` over store directories, which driver and executors reach under the same paths."""
     try:
         sources = [StoreSource.at(path, files) for path in paths]
     except StoreError as error:
@@ -66,14 +69,15 @@ def audit_sources(
     same_time: bool = False,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
-    """Verify each replica, and compare the replicas when there are several. Blocking.
+    """Verify each replica, and compare the replicas with each other if there are several. Blocking.
 
-    A part that cannot be read becomes a finding; if the Spark job fails, the report says so. `drill_sources`:
-    where single entries are read when `sources` hold none, as with shipped digests, whose replicas were
-    scanned at different times. `same_time`: see `audit.local.audit_sources`.
+    A part that cannot be read becomes a finding. If the Spark job fails, the report says so.
+    `drill_sources`: where single entries are read if `sources` contain no entries. This is the case for
+    shipped digests, whose replicas were scanned at different times. `same_time`: see
+    `audit.local.audit_sources`.
     """
     try:
-        # The same words for a wrong path as without Spark.
+        # So a wrong path is reported in the same words as without Spark.
         claims = claims_at(sources)
         look = look_at(sources)
     except StoreError as error:
@@ -126,22 +130,23 @@ def _read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def whole_runs(scan: DataFrame) -> DataFrame:
-    """Rows about queues, merged over the whole log: one row for each queue, and one more for each gap in
-    it."""
+    """Return the rows about queues, merged over the whole log: one row for each queue, plus one row for
+    each gap in the queue."""
     runs = scan.where(F.col("kind") == "queue_run").repartition("replica", "code")
     return runs.sortWithinPartitions("replica", "code", "segment").mapInArrow(_merged_runs, scan.schema)
 
 
 def _merged_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs on an executor: sort the rows by queue and segment, and merge neighbours into one row."""
+    """Sort rows about queues by queue and segment, and merge neighbours into one row. This runs on an
+    executor."""
     rows = (FlatRow(*row.values()) for batch in batches for row in batch.to_pylist())
     runs = (run for row in rows if isinstance(run := unflatten(row), QueueRunRow))
     return columns.batches(columns.SCAN, map(flatten, merged(runs)))
 
 
 def differing_blocks(scan: DataFrame) -> DataFrame:
-    """One column: the blocks on which the digests of two replicas differ. The parts of a block are merged
-    first."""
+    """Return one column: the numbers of the blocks in which the digests of two replicas differ. The parts
+    of a block that lie in several segments are merged before the comparison."""
     merged = (
         scan.where(F.col("kind") == "block")
         .groupBy(F.col("first_index").alias("block"), "replica")

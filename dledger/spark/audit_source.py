@@ -1,13 +1,13 @@
-"""DataSource `dledger-audit`: what the audit job reads. Not for users: its options are made by `audit_job`.
+"""Data source `dledger-audit`: what the audit job reads. Not for users, as `audit_job` makes its options.
 
-* view `scan`   rows of the audit (`audit.findings.FlatRow`) of all replicas of the sources. Damage, and
-                parts that cannot be read, are reported as rows, never as an exception.
-* view `drill`  `audit.scan.EntryRow`s of the index ranges given, for each index whose copies differ or of
-                which one copy is damaged.
+* view `scan`: rows of the audit (`audit.findings.FlatRow`) for all replicas of the sources. Damage, and
+  parts that cannot be read, are reported as rows, never as an exception.
+* view `drill`: `audit.scan.EntryRow`s for each index, in the index ranges given, whose copies differ or of
+  which one copy is damaged.
 
-A scan task reads one segment, or several small ones. A drill task compares the copies of all replicas for a
-few index ranges, so that entries are not shuffled. Tasks do not list the stores: `audit_job` lists them once,
-and the result travels in the options.
+A scan task reads one segment, or several small ones. A drill task compares the copies of all replicas for
+a few index ranges, so that entries are not shuffled. Tasks do not list the stores: `audit_job` lists them
+once, and passes the result to the tasks in the options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dledger.spark.parts import (
 
 NAME = "dledger-audit"
 DRILL_INDEXES = 8 * 1024
-"""At most this many indexes are compared by one task, which holds the entries of all replicas for them,
+"""Largest number of indexes that one task compares. The task holds the entries of all replicas for them,
 without bodies."""
 
 DRILL = (
@@ -56,17 +56,18 @@ DRILL = (
 
 
 def scan_options(look: Look, block_entries: int = BLOCK_ENTRIES) -> dict[str, str]:
-    """Options of the view `scan` for these replicas, with what was found when the stores were listed."""
+    """Return the options of the view `scan` for the replicas in `look`, the result of listing the stores."""
     return {"view": "scan", "look": _packed(look), "block": str(block_entries)}
 
 
 def drill_options(replicas: Iterable[ReplicaView], ranges: Ranges) -> dict[str, str]:
-    """Options of the view `drill`. `ranges`: inclusive index ranges, ascending."""
+    """Return the options of the view `drill`. `ranges`: inclusive index ranges, ascending."""
     return {"view": "drill", "look": _packed(Look(tuple(replicas))), "ranges": json.dumps(ranges)}
 
 
 def _packed(look: Look) -> str:
-    """Pack the listing into a text. Segments are much alike: 100,000 of them compress to some 400 KB."""
+    """Pack the listing of the stores into a text. The segments in it are similar, so it compresses well:
+    100,000 segments take some 400 KB."""
     return base64.b64encode(zlib.compress(pickle.dumps(look))).decode()
 
 
@@ -77,7 +78,7 @@ def _unpacked(text: str) -> Look:
 
 
 class AuditSource(DataSource):
-    """The data source as Spark creates it. audit.layout.StoreError for a wrong place."""
+    """The data source as Spark creates it. Raises audit.layout.StoreError if a path cannot be read."""
 
     @classmethod
     def name(cls) -> str:
@@ -91,7 +92,7 @@ class AuditSource(DataSource):
 
 
 class AuditReader(DataSourceReader):
-    """Plans on the driver, reads on executors."""
+    """Reader of a view of the audit: it plans tasks on the driver, and reads rows on executors."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options

@@ -49,7 +49,8 @@ ENTRIES = (
     ("chain_crc", "bigint"),
     ("damage", "int"),
 )
-"""One log entry: header, computed CRC of the body, `damage` as in `audit.walk`."""
+"""Columns of the view `entries`: header of the log entry, computed CRC of the body, `damage` as in
+`audit.walk`."""
 
 MESSAGES = (
     ("key", "string"),
@@ -67,10 +68,11 @@ MESSAGES = (
     ("group", "string"),
     ("_corrupt", "string"),
 )
-"""Columns of the view `messages`: first those of Spark's Kafka source under its names, then RocketMQ's own.
-Keys and headers are texts in RocketMQ.
+"""Columns of the view `messages`: first the columns of Spark's Kafka source, under the same names, then
+RocketMQ's own.
 
-`logIndex` and `logTerm` are null for messages from brokers, as their protocol does not carry them.
+Keys and headers are texts in RocketMQ. `logIndex` and `logTerm` are null for messages from live brokers,
+as the RocketMQ protocol does not carry them.
 """
 
 QUEUES = (
@@ -83,11 +85,11 @@ QUEUES = (
     ("minTimestamp", "timestamp"),
     ("maxTimestamp", "timestamp"),
 )
-"""One row per queue: its committed messages [minOffset, maxOffset), and the store times of the first and the
-last one.
+"""Columns of the view `queues`, which has one row per queue: its committed messages [minOffset,
+maxOffset), and the store times of the first and the last message.
 
-The times are null for an empty queue, and for brokers, which cannot give them cheaply. `replica` is null for
-brokers, too.
+The times are null for an empty queue, and for live brokers, which cannot determine them cheaply. `replica`
+is null for live brokers, too.
 """
 
 INDEX = (
@@ -99,7 +101,8 @@ INDEX = (
     ("size", "int"),
     ("magic", "int"),
 )
-"""One row per unit of the index files: its `number` and its content."""
+"""Columns of the view `index`, which has one row per unit (record of fixed size) of the index files: the
+unit's `number` and its content."""
 
 STATE = (
     ("group", "string"),
@@ -112,20 +115,21 @@ STATE = (
     ("offset", "bigint"),
     ("data", "string"),
 )
-"""Replicated state after entry `appliedIndex` (null where leaders were asked), one row per thing. `kind`:
+"""Columns of the view `state`: the replicated state after entry `appliedIndex` (null if leaders were
+asked). Each row describes one of these things, named by `kind`:
 
-* `topic`   `name` is the topic, `data` its configuration as JSON
-* `group`   `name` is a consumer group, `data` its configuration
-* `offset`  the offset at which consumer group `name` resumes in `topic`, `partition`
-* `queue`   the offset that the next message of `topic`, `partition` gets
+* `topic`: `name` is the topic, `data` its configuration as JSON
+* `group`: `name` is a consumer group, `data` its configuration
+* `offset`: the offset at which consumer group `name` resumes in the queue `topic`, `partition`
+* `queue`: the offset that the next message of the queue `topic`, `partition` gets
 """
 
 Columns = Sequence[tuple[str, str]]
 
 
 def message_columns(*, value: bool, headers: bool, group: bool, corrupt: bool) -> Columns:
-    """Columns of the view `messages` with these options. Leaving out columns is the only pruning that a
-    Python data source has."""
+    """Return the columns of the view `messages` with these options. Columns that no option asks for are
+    left out here, as a Python data source has no other way to avoid reading them."""
     left_out = {"value": not value, "headers": not headers, "group": not group, "_corrupt": not corrupt}
     return tuple(column for column in MESSAGES if not left_out.get(column[0], False))
 

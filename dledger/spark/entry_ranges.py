@@ -1,8 +1,9 @@
-"""Read the entries of a piece of a segment, with only the checks that are needed to believe a message.
+"""Read the entries of a part of a segment, with only the checks that are needed before a message is
+returned.
 
-Where the index files say where entries lie, whole columns of headers are compared with them, and only the
-CRCs need a loop. At the first header that does not match, `audit.scan` reads on: it can tell damage from the
-end of the log.
+Where the index files say where entries lie, the headers of many entries are compared with the expected
+values at once, as columns. Only the CRCs need a loop. At the first header that does not match,
+`audit.scan` takes over, as it can tell damage from the end of the log.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes read at a time: some thousand entries. Windows of 2 MiB and of 8 MiB were measured to take more CPU
-time."""
+"""Number of bytes read at a time, which hold some thousand entries. Windows of 2 MiB and of 8 MiB were
+measured to take more CPU time."""
 _WIDE_WINDOW = 2 * WINDOW
-"""Bytes read at a time where the next entry does not fit into WINDOW: more than the largest entry."""
+"""Number of bytes read at a time if the next entry does not fit into WINDOW. It is more than the largest
+entry."""
 NO_END = 1 << 62
 
 _HEADER = np.dtype(
@@ -49,15 +51,16 @@ _HEADER = np.dtype(
 )
 _UNIT = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
 _HINT_UNITS = 65536
-"""Index units read at a time: 2 MiB."""
+"""Number of units of the index files read at a time: 2 MiB."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries `first` to `last` of one segment, to be read by one task; `last` -1: to the end of the log.
+    """A piece of the log: entries `first` to `last` of one segment, which one task reads. `last` -1 means:
+    to the end of the log.
 
-    Reading begins with entry `begin` at `offset` of the file; `begin` -1: it is not known where entries lie,
-    and the segment must be searched. `bytes`: about how much to read.
+    Reading begins with entry `begin`, which lies at `offset` of the file. `begin` -1 means that it is not
+    known where entries lie, so the segment must be searched. `bytes`: about how many bytes are read.
     """
 
     task: SegmentTask
@@ -69,7 +72,8 @@ class Piece:
 
 
 def read_windows(piece: Piece) -> Iterator[Window]:
-    """Entries of a piece, ascending; entries that are lost are missing. OSError when the file cannot be read.
+    """Yield the entries of a piece, ascending. Lost entries are left out. Raises OSError if the file
+    cannot be read.
 
     The chain of CRCs is not checked: only the audit decides which of two valid entries is the right one.
     """
@@ -90,7 +94,7 @@ def read_windows(piece: Piece) -> Iterator[Window]:
 
 
 class _Walk:
-    """Reads entries as long as every header matches. `next`: index of the entry that comes next."""
+    """Reads entries as long as every header matches. `next`: index of the entry to be read next."""
 
     def __init__(self, files: Files, piece: Piece) -> None:
         self.next = piece.begin
@@ -109,7 +113,8 @@ class _Walk:
             self._units.close()
 
     def run(self, last: int) -> Iterator[Window]:
-        """Windows of entries up to `last`, until a header does not match or the file ends."""
+        """Yield windows of entries up to entry `last`. Ends at the first header that does not match, and
+        at the end of the file."""
         try:
             file = self._files.open_read(self._task.path)
         except FileNotFoundError:
@@ -138,7 +143,8 @@ class _Walk:
             yield Window(data, base, found)
 
     def _believed(self, data: bytes, base: int, most: int) -> Columns:
-        """Columns of the whole entries from the front of `data` up to the first one that does not match."""
+        """Return columns of the entries that lie completely in `data`, up to the first entry that does not
+        match, and at most `most` entries."""
         starts = self._hinted(base, len(data), most)
         head = headers(data, starts)
         count = self._right(head, starts, base)
@@ -155,7 +161,8 @@ class _Walk:
         return found[:good]
 
     def _right(self, head: npt.NDArray[np.void], starts: Ints, base: int) -> int:
-        """How many headers from the front are the ones that must be there."""
+        """Return how many headers, counted from the front, have the values that are expected at their
+        places."""
         count = len(starts)
         size = head["size"].astype(np.int64)
         term = head["term"].astype(np.int64)
@@ -171,7 +178,8 @@ class _Walk:
         )
 
     def _hinted(self, base: int, limit: int, most: int) -> Ints:
-        """Where the entries begin that end within `limit` bytes behind `base`, as the index files say."""
+        """Return where entries begin in `data`, as the index files say. Only entries that end within its
+        `limit` bytes count."""
         if not self._first_hint <= self.next < self._first_hint + len(self._hints) // 2:
             if self._units is None:
                 directory = f"{self._task.directory}/{INDEX_DIR}"
@@ -186,7 +194,8 @@ class _Walk:
 
 
 def _places(data: bytes, most: int) -> Ints:
-    """Where entries begin if each size is right. This is the only loop that the structure needs."""
+    """Return where entries begin, if the size in each header is right. This is the only loop in checking
+    the structure."""
     unpack = struct.Struct(">i").unpack_from
     places: list[int] = []
     at = 0
@@ -201,12 +210,14 @@ def _places(data: bytes, most: int) -> Ints:
 
 
 def headers(data: bytes, starts: Ints) -> npt.NDArray[np.void]:
-    """The 48 bytes at each start, as columns. Every header lies within the data."""
+    """Return the headers (48 bytes each) at the given starts as columns. Every header must lie within the
+    data."""
     return structs(np.frombuffer(data, np.uint8), starts, _HEADER)
 
 
 def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
-    """Columns of entries whose structure is right; `damage` is set where the CRC of the body is wrong."""
+    """Return columns of entries whose headers were found right. `damage` is set for an entry whose body
+    does not match its CRC."""
     size, crc, chain, channel = (head[name].astype(np.int64) for name in ("size", "crc", "chain", "channel"))
     computed = body_crcs(data, starts + HEADER_SIZE, starts + size, channel)
     wrong = ((crc != 0) | (chain != 0)) & (computed != crc)
@@ -215,6 +226,6 @@ def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
 
 
 def _leading(right: Bools) -> int:
-    """How many values are true before the first false one."""
+    """Return how many values are true before the first false one."""
     wrong = np.flatnonzero(~right)
     return int(wrong[0]) if len(wrong) else len(right)

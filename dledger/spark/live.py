@@ -1,8 +1,9 @@
-"""Replicas behind live brokers, for both engines: brokers scan their own disks and send the rows.
+"""Replicas behind live brokers, for the audit with and without Spark. Brokers scan their own disks and
+send the rows.
 
-The brokers of a group are found at the NameServers. Members that are not registered there, but that a
-registered broker knows, are tried too. A broker that does not answer is a finding and does not end the audit:
-the other replicas are compared.
+The brokers of a group are found through the NameServers. Members that are not registered there are asked
+too, if a registered broker knows their address. A broker that does not answer becomes a finding and does
+not end the audit: the other replicas are compared.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_group
 from dledger.client.errors import ClientError
 
 FAILURES = (ClientError, UnknownRow)
-"""Errors of a broker that is down, of another kind or of a newer version."""
+"""Errors of reading one broker. The broker is down, is not a broker of this project, or is of a newer
+version."""
 
 
 @dataclass(frozen=True)
 class BrokerReader:
-    """`audit.replicas.SegmentReader` of one broker."""
+    """The `audit.replicas.SegmentReader` of one broker."""
 
     address: str
     description: str
@@ -61,7 +63,8 @@ class BrokerReader:
             yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
 
     def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
-        """The stamp of a segment. OSError when the broker does not report it; then its segment is scanned."""
+        """Return the stamp of a segment's file, which changes if the file changes. If the broker does not
+        report a stamp, raises OSError, and the segment is scanned."""
         queues = None
         if rows is not None:
             queues = [
@@ -79,7 +82,7 @@ class BrokerReader:
 
 @dataclass(frozen=True)
 class RemoteReplica:
-    """`audit.replicas.ReplicaView` of one broker's replica."""
+    """The `audit.replicas.ReplicaView` of the replica of one broker."""
 
     reader: BrokerReader
     described: ReplicaRow
@@ -128,7 +131,8 @@ class GroupSource:
         return f"group {self.group} at {self.namesrv}"
 
     def look(self) -> Look:
-        """Ask the brokers of the group. StoreError when no NameServer answers, or none knows the group."""
+        """Ask the brokers of the group. Raises StoreError if no NameServer answers, or if none knows the
+        group."""
         try:
             (registered,) = find_groups(self.namesrv, self.cluster, self.group)
         except ClientError as error:
@@ -155,10 +159,10 @@ class GroupSource:
 
 
 def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[str, str]]:
-    """Return a broker's replica, and the members of the group that the broker knows: node id -> address, or
-    the empty text.
+    """Ask the broker at `address`. Return its replica, and a map of the group's members that it knows:
+    from node id to address, which may be the empty text.
 
-    One of FAILURES.
+    Raises one of FAILURES.
     """
     with ReplicaClient(address, options) as client:
         description, pages = client.describe(DIGEST_VERSION)
@@ -177,7 +181,8 @@ def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[s
 def _unreachable(
     members: Mapping[str, str], replicas: Mapping[str, RemoteReplica], failures: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """One finding for each broker that could not be asked, under its node id where that is known."""
+    """Return one finding for each broker that could not be asked. It names the broker's node id if this is
+    known, else its address."""
     nodes = {address: node for node, address in members.items() if address}
     for address, reason in failures.items():
         yield finding("UNREACHABLE", nodes.get(address, address), reason)
@@ -192,8 +197,8 @@ def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:
 
 
 def _mine(row: AnyRow, replica: str) -> Row:
-    """Return the row under the name that the replica has in this audit. UnknownRow for a row that no scan
-    yields."""
+    """Return the row with the name that the replica has in this audit. Raises UnknownRow for a kind of row
+    that no scan yields."""
     if isinstance(row, EntryRow | EntriesRow | UnitsRow | TaskRow | MemberRow | SegmentStamp):
         raise UnknownRow(f"a {type(row).__name__} among the rows of a scan")
     return row._replace(replica=replica)

@@ -1,8 +1,9 @@
-"""Live brokers as a source: queues by name, pulled from their leaders through our client.
+"""Live brokers as a source: queues, named by topic and number, whose messages our client pulls from the
+leaders.
 
-A leader sends only messages that it has applied, so they are committed. Offsets mean the same at every leader
-of a group. Reading changes nothing on the brokers; requests only carry the name of a consumer group, because
-the protocol demands one.
+A leader sends only messages that it has applied, so they are committed. An offset of a queue means the
+same message at every leader of a group. Reading changes nothing on the brokers. Requests carry the name of
+a consumer group only because the protocol requires one.
 """
 
 from __future__ import annotations
@@ -49,26 +50,30 @@ from dledger.spark.selection import (
 from dledger.spark.versions import InputPartition
 
 _DECODED_BYTES = 4 * 1024 * 1024
-"""Answers are decoded together up to about this many bytes, since a batch for each small answer would be
-slow."""
+"""Approximate size, in bytes, of the answers that are decoded together. Decoding each small answer as a
+batch of its own would be slow."""
 _SAMPLE = 32
 _NAMEABLE = re.compile(r"[^\s|\x00-\x20]+")
-"""Tags that can be written in a subscription expression. Clients and brokers strip or split other tags."""
+"""Matches tags that can be written in a subscription expression. Clients and brokers strip blanks from
+other tags, or split them."""
 _DEFAULT_MESSAGE_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class LivePart(InputPartition):
-    """Ranges of queues of one broker group, for one task. Topics are plain names here."""
+    """The part of one task: ranges of queues of one broker group. Their topics are plain names, without
+    the group."""
 
     group: str
     ranges: tuple[QueueRange, ...]
 
 
 class LiveQueues:
-    """`streaming.Queues` of live brokers. Connections are opened at the first use, and are not pickled.
+    """The `streaming.Queues` of live brokers. Connections are opened at the first use, and are not
+    pickled.
 
-    `pushed`: queues that these filters exclude are left out, and no broker is asked about them.
+    `pushed`: filters of the query. Queues that they exclude are left out, and no broker is asked about
+    them.
     """
 
     def __init__(self, options: Options, pushed: Pushed = NOTHING) -> None:
@@ -106,9 +111,9 @@ class LiveQueues:
     def within(self, times: Bounds, there: Mapping[Queue, Bounds]) -> dict[Queue, Bounds]:
         """Narrow the ranges `there` to the messages that may have been stored in [low, high) ms.
 
-        This works only where store times never go back, as in our own groups (a leader whose clock is behind
-        takes the store time of the last message): there the broker's search by time finds the exact bounds.
-        The ranges of other queues are returned whole.
+        Only groups whose store times never go back are narrowed, as the broker's search by time finds the
+        exact bounds for them. Our own groups are of this kind, because a leader whose clock is behind uses
+        the store time of the last message. The ranges of other groups' queues are returned unchanged.
         """
         puller, groups = self._open(), self.groups()
         ordered = [group for group in groups if puller.keeps_order(group)]
@@ -121,7 +126,7 @@ class LiveQueues:
         }
 
     def message_bytes(self, start: Mapping[Queue, int]) -> int:
-        """Measured once, from some messages of the fullest queue."""
+        """Return the average size of some messages of the fullest queue. It is measured once."""
         if not self._message_bytes:
             found = self._open().bounds(self._queues())
             fullest = max(found, key=lambda queue: found[queue][1] - found[queue][0], default=None)
@@ -168,7 +173,7 @@ class LiveQueues:
         return self._puller
 
     def _queues(self) -> list[MessageQueue]:
-        """All queues that the options choose."""
+        """Return all queues that the options choose."""
         puller, choice, groups = self._open(), self._options.topics, self._options.groups
         named = choice.named if choice.named is not None else choice.assign
         if named is not None:
@@ -219,16 +224,18 @@ class LiveQueues:
 
 
 def _group_in(queue: Queue) -> str:
-    """The broker group in a queue's name; empty where only one group is read."""
+    """Return the broker group in a queue's name; the empty text if only one group is read."""
     return topic_and_group(queue[0])[1]
 
 
 def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
-    """The subscription expression for the brokers, so that they leave out no message with one of these tags.
+    """Return a subscription expression with which the brokers send at least all messages that have one of
+    these tags.
 
-    Brokers compare only hashes of tags, so the reader must still choose. An expression cannot name every tag,
-    and in system topics the place of the tag in the ConsumeQueue may hold something else (times, for
-    SCHEDULE_TOPIC_XXXX). In these cases the brokers are asked for all messages.
+    Brokers compare only hashes of tags, so the reader must still check the tags. For tags that an
+    expression cannot name, and for system topics, the brokers are asked for all messages. In a system
+    topic the field of the tag in the ConsumeQueue may hold something else (times, for
+    SCHEDULE_TOPIC_XXXX).
     """
     if tags is None or any(map(is_system_topic, topics)):
         return ALL
@@ -238,7 +245,7 @@ def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
 
 
 def _joined(answers: Iterator[bytes]) -> Iterator[bytes]:
-    """Join answers until they have about _DECODED_BYTES."""
+    """Yield consecutive answers joined to buffers of about _DECODED_BYTES."""
     pending: list[bytes] = []
     size = 0
     for answer in answers:
@@ -252,7 +259,7 @@ def _joined(answers: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _records_in(data: bytes) -> tuple[Ints, Ints]:
-    """Starts and sizes of the records in `data`, which follow each other without gaps."""
+    """Return the starts and the sizes of the records in `data`, which follow each other without gaps."""
     starts = []
     at = 0
     while at + 4 <= len(data):
@@ -265,7 +272,7 @@ def _records_in(data: bytes) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class LiveMessagesView:
-    """User messages of live brokers, up to the end that was committed when the query was planned."""
+    """User messages of live brokers: in each queue, those that were committed when the query was planned."""
 
     options: Options
     pushed: Pushed = NOTHING
@@ -278,7 +285,7 @@ class LiveMessagesView:
         options, pushed = self.options, self.pushed
         if pushed.tags is not None and not pushed.only_tags(options.tags):
             return []
-        # Offsets by name may be of queues that filters exclude, and are still to be checked.
+        # The options may name offsets of queues that filters exclude. These offsets are checked too.
         by_name = any(isinstance(given, Mapping) for given in (options.starting, options.ending))
         queues = LiveQueues(options, NOTHING if by_name else pushed)
         try:
@@ -314,7 +321,7 @@ def _asked(
     offsets: str | Mapping[Queue, int],
     timestamp_ms: int | None,
 ) -> Offsets:
-    """Offsets that an option or a time gives; empty where neither is set."""
+    """Return the offsets that the time or else the option gives; empty if neither is set."""
     if timestamp_ms is not None:
         return queues.at_time(sorted(there), timestamp_ms)
     return {} if isinstance(offsets, str) else named_offsets(offsets, there, option, fail=True)
@@ -322,14 +329,14 @@ def _asked(
 
 @dataclass(frozen=True)
 class WholePart(InputPartition):
-    """The one task of a view with few rows."""
+    """The only task of a view with few rows."""
 
     servers: str
 
 
 @dataclass(frozen=True)
 class LiveQueuesView:
-    """Ranges of offsets of the queues of live brokers."""
+    """The range of offsets of each queue of live brokers."""
 
     options: Options
     pushed: Pushed = NOTHING

@@ -1,7 +1,8 @@
-"""Views `scan`, `entries`, `index` of live brokers: each replica reads its own disk and sends rows (`live`).
+"""Views `scan`, `entries` and `index` of live brokers: each broker reads its own disk and sends rows
+(`live`).
 
-The columns are those of the same view over directories. A broker serves one such reader after another, at a
-bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it faster.
+The columns are those of the same view over directories. A broker serves only one such reader at a time, at
+a limited rate (`auditBytesPerSecond`). So more tasks than brokers do not make reading faster.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ from dledger.spark.views import entry_batch, unit_batches, unreadable_batch
 T = TypeVar("T")
 
 ENTRIES_ASKED = 64 * 1024
-"""Indexes of one request: 4.5 MiB of rows, which the broker keeps in memory until other requests need the
-room. For one request it reads up to 4 MiB of log (`audit.scan.WINDOW`) more than was asked for."""
+"""Number of indexes of the log in one request. Their rows take 4.5 MiB, which the broker keeps in memory
+until other requests need it. For one request the broker reads up to 4 MiB of log (`audit.scan.WINDOW`)
+more than was asked for."""
 UNITS_ASKED = 128 * 1024
-"""Units of the index files of one request: 4 MiB."""
+"""Number of units of the index files in one request: 4 MiB."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def chosen_groups(options: Options) -> tuple[str, ...]:
-    """Names of the broker groups that the options choose, or of all. StoreError, ClientError."""
+    """Return the names of the broker groups that the options choose; of all groups if they choose none.
+    Raises StoreError or ClientError."""
     names = options.groups or tuple(found.group for found in find_groups(options.servers))
     if not names:
         raise StoreError(f"no broker is registered at {options.servers}")
@@ -51,7 +54,7 @@ def chosen_groups(options: Options) -> tuple[str, ...]:
 
 
 def look_at_groups(options: Options) -> Look:
-    """The replicas of these groups, with unique names. StoreError, ClientError."""
+    """Return the replicas of the chosen groups, with unique names. Raises StoreError or ClientError."""
     looks = {name: look_at([GroupSource(options.servers, name)]) for name in chosen_groups(options)}
     seen = Counter(replica.name for look in looks.values() for replica in look.replicas)
     seen.update(found.replica for look in looks.values() for found in look.findings)
@@ -74,15 +77,15 @@ def look_at_groups(options: Options) -> Look:
 
 
 def _limit(look: Look, options: Options) -> int:
-    """How many bytes of segments one task reads."""
+    """Return how many bytes of segments one task reads."""
     total = sum(task.size for replica in look.replicas for task in replica.tasks())
     return share_bytes(total, options.min_partitions)
 
 
 @dataclass(frozen=True)
 class LiveScanView:
-    """Rows of the audit, as brokers scan themselves. A broker that does not answer is a row, not an
-    exception."""
+    """Rows of the audit: each broker scans its own store. A broker that does not answer becomes a row, not
+    an exception."""
 
     options: Options
     columns: columns.Columns = columns.SCAN
@@ -104,8 +107,8 @@ class LiveScanView:
 
 @dataclass(frozen=True)
 class EntriesPart:
-    """Index ranges (inclusive, ascending) of one segment. There may be no entries behind `known`: then
-    reading ends at the first share that is empty."""
+    """Ranges of indexes (inclusive, ascending) of one segment. It is not known whether there are entries
+    above index `known`. Above it, reading ends at the first answer without entries."""
 
     reader: BrokerReader
     task: SegmentTask
@@ -117,8 +120,7 @@ class EntriesPart:
         return self.task.size
 
     def windows(self) -> Iterator[Columns]:
-        """Yield the entries. Raises one of FAILURES, or CorruptMessage where the broker cannot read its
-        file."""
+        """Yield the entries. Raises one of FAILURES, or CorruptMessage if the broker cannot read its file."""
         with ReplicaClient(self.reader.address, self.reader.options) as client:
             for share in shares(self.ranges, ENTRIES_ASKED):
                 empty = True
@@ -131,8 +133,8 @@ class EntriesPart:
 
 
 def _rows(kind: type[T], pages: Iterable[bytes], replica: str) -> Iterator[T]:
-    """Yield the rows of this kind. CorruptMessage with the broker's reason where it cannot read;
-    UnknownRow."""
+    """Yield the rows in the pages, which must be of this kind. Raises CorruptMessage with the broker's
+    reason if it cannot read its files, and UnknownRow for other kinds of rows."""
     for page in pages:
         for row in decode_page(page):
             if isinstance(row, Finding):
@@ -144,7 +146,8 @@ def _rows(kind: type[T], pages: Iterable[bytes], replica: str) -> Iterator[T]:
 
 @dataclass(frozen=True)
 class EntriesPack(InputPartition):
-    """Segments of one replica that one task asks for one after another; or a replica that cannot be asked."""
+    """The part of one task: segments of one replica, which the task asks for one after another; or a
+    replica that cannot be asked."""
 
     parts: tuple[EntriesPart, ...]
     unreadable: str = ""
@@ -199,7 +202,8 @@ class LiveEntriesView:
 
 
 def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int]]:
-    """Each segment with the first and the last index that it can hold (NO_END: to the log's end)."""
+    """Yield each segment with the first and the last index that it can contain (NO_END: up to the end of
+    the log)."""
     before = -1  # first index of the last segment whose head can be read
     for task in tasks:
         last = NO_END if task.next_first is None else task.next_first - 1
@@ -212,8 +216,8 @@ def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int
 
 @dataclass(frozen=True)
 class UnitsPart(InputPartition):
-    """Inclusive ranges of units of one replica. One task reads all of them, as a broker serves one reader at
-    a time."""
+    """The part of one task: inclusive ranges of units in the index files of one replica. One task reads
+    all of them, because a broker serves one reader at a time."""
 
     replica: str
     reader: BrokerReader
@@ -222,7 +226,7 @@ class UnitsPart(InputPartition):
 
 @dataclass(frozen=True)
 class LiveIndexView:
-    """Units of the index files of every replica, as they are, wrong ones included."""
+    """All units of the index files of every replica, including units with wrong content."""
 
     options: Options
     columns: columns.Columns = columns.INDEX

@@ -1,4 +1,5 @@
-"""View `state` of live brokers: the leader of each group is asked, with requests of RocketMQ's own tools."""
+"""View `state` of live brokers: the leader of each group is asked, with the requests that RocketMQ's own
+tools send."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class GroupPart(InputPartition):
 
 @dataclass(frozen=True)
 class LiveStateView:
-    """Topics, groups, consumer offsets and queue ends, once for each broker group, as reported by its
-    leader."""
+    """Topics, groups, consumer offsets and ends of queues, once for each broker group, as its leader
+    reports them."""
 
     options: Options
     columns: columns.Columns = columns.STATE
@@ -42,7 +43,7 @@ class LiveStateView:
 
 
 def _replicated(said: GroupState) -> ReplicatedState:
-    """Convert the answer of a broker to the state as a replica keeps it."""
+    """Convert the answer of a broker to the form in which a replica holds the state."""
     state = ReplicatedState()
     for name, topic in said.topics.items():
         state[TOPICS].put(

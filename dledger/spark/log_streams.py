@@ -1,7 +1,8 @@
 """Streams over store directories: by queue, through the ConsumeQueues, or by log index.
 
-A stream shows only entries that the replica knows to be committed. In each group the replica with the highest
-committed index is read, chosen anew for each batch: offsets belong to the group, not to a replica.
+A stream shows only entries that the replica knows to be committed. In each group the replica with the
+highest committed index is read. It is chosen again for each batch, which is possible because offsets are
+the same on all replicas of a group.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from dledger.spark.versions import InputPartition
 from dledger.spark.views import PiecePack
 
 LOG = "log"
-"""Takes the place of a topic in the offsets of a stream by log index: `{"log/0": n}`."""
+"""Stands for the name of a topic in the offsets of a stream by log index: `{"log/0": n}`."""
 _CHUNK = 8 * 1024 * 1024
 _MAX_GAP = 64 * 1024
-"""If at most this many bytes of other queues lie between two messages, both are read at once with the bytes
-between."""
+"""Largest gap, in bytes, between two messages that are read together. The bytes between them belong to
+other queues and are read too."""
 
 
 @dataclass(frozen=True)
 class QueuePart(InputPartition):
-    """Ranges of queues of one replica, for one task. Topics are plain names here."""
+    """The part of one task: ranges of queues of one replica. Their topics are plain names, without the
+    group."""
 
     data: str
     queue_root: str
@@ -61,7 +63,7 @@ class QueuePart(InputPartition):
 
 @dataclass(frozen=True)
 class DirectoryQueues:
-    """`streaming.Queues` by ConsumeQueue."""
+    """The `streaming.Queues` of store directories, read through the ConsumeQueues."""
 
     options: Options
 
@@ -135,8 +137,8 @@ class DirectoryQueues:
 
 
 def average_entry(replicas: Sequence[Replica]) -> int:
-    """Average size of an entry of these logs in bytes, from the sizes and indexes of the logs; 1 when they
-    are empty."""
+    """Return the average size of an entry of these logs in bytes, from the sizes and indexes of the logs;
+    1 if they are empty."""
     size = sum(segment.size for replica in replicas for segment in replica.segments)
     entries = 0
     for replica in replicas:
@@ -146,7 +148,8 @@ def average_entry(replicas: Sequence[Replica]) -> int:
 
 
 def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
-    """Messages of the ranges in order of the log. DataLost, CorruptMessage, OSError."""
+    """Yield the messages of the ranges in the order of the log. Raises DataLost, CorruptMessage or
+    OSError."""
     files = files_for(part.data)
     wanted = _places(files, part, rows.selection.tags)
     position, end = wanted.position - HEADER_SIZE, wanted.position + wanted.size
@@ -161,7 +164,7 @@ def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where messages lie, ascending, and which message must be at each place."""
+    """Places in the log, ascending, and the message that must be at each place."""
 
     topics: list[str]
     topic: Ints
@@ -201,7 +204,9 @@ def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Plac
 
 
 def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
-    """The end of one read: within one segment, without large gaps, of bounded size."""
+    """Return where a read that begins with message `first` ends, as the number of a message. A read is
+    within one segment and has no gap above _MAX_GAP. It has at most _CHUNK bytes, unless its only message
+    is larger."""
     limit = min(position[first] + _CHUNK, (position[first] // segment_size + 1) * segment_size)
     stop = max(first + 1, int(np.searchsorted(end, limit, side="right")))
     gaps = np.flatnonzero(position[first + 1 : stop] - end[first : stop - 1] > _MAX_GAP)
@@ -209,7 +214,7 @@ def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
 
 
 def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> Window:
-    """The entries at these places of one segment. A place without an entry is marked as damaged."""
+    """Read the entries at these places of one segment. A place without an entry is marked as damaged."""
     base, end = int(position[0]), int((position + size).max())
     start = base - base % part.segment_size
     path = segment_path(part.data, start)
@@ -238,7 +243,8 @@ def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> W
 
 @dataclass(frozen=True)
 class DirectoryLog:
-    """`streaming.Queues` by log index: the whole log is one queue, read in order; for archives and audits."""
+    """The `streaming.Queues` of store directories by log index: the whole log is one queue and is read in
+    order. It serves archives and audits."""
 
     options: Options
 

@@ -1,4 +1,5 @@
-"""Turn entries into rows of the view `messages`: check them, choose the wanted ones, fill the columns."""
+"""Turn entries into rows of the view `messages`: check the entries, choose the wanted messages, fill the
+columns."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ from dledger.spark.selection import Selection
 from dledger.spark.texts import parse_properties
 
 _BATCH_BYTES = 64 * 1024 * 1024
-"""About how many bytes of uncompressed bodies one batch holds."""
+"""Approximate size, in bytes of uncompressed bodies, of one batch."""
 _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
-"""The last ms of the year 9999: Spark can show the years 1 to 9999, and a producer's clock may be wrong by
-any amount."""
+"""The last ms of the year 9999. Spark can show only the years 1 to 9999, and a producer's clock may be
+wrong by any amount."""
 
 
 class CorruptMessage(Exception):
@@ -39,7 +40,8 @@ class CorruptMessage(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """The messages that a ConsumeQueue says are at some places. `topic` holds indexes into `topics`."""
+    """The messages that are at some places in the log, according to a ConsumeQueue. `topic` holds indexes
+    into `topics`."""
 
     topics: list[str]
     topic: Ints
@@ -55,7 +57,7 @@ class Expected:
 
 
 def message_columns(options: Options) -> columns.Columns:
-    """Columns of the view `messages` with these options."""
+    """Return the columns of the view `messages` with these options."""
     return columns.message_columns(
         value=options.include_value,
         headers=options.include_headers,
@@ -66,7 +68,8 @@ def message_columns(options: Options) -> columns.Columns:
 
 @dataclass(frozen=True)
 class MessageRows:
-    """How messages become rows. `corrupt`: fail, skip or include; `group`: value of the column `group`."""
+    """Turns messages into rows. `corrupt`: what to do with damage: fail, skip, or include it as rows;
+    `group`: the value of the column `group`."""
 
     selection: Selection
     columns: columns.Columns
@@ -74,8 +77,11 @@ class MessageRows:
     group: str = ""
 
     def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
-        """Messages of a piece of a segment, up to index `highest`. CorruptMessage for damage and for a file
-        that cannot be read; with `corrupt` skip or include, damage is left out or becomes rows instead."""
+        """Yield the messages in a piece of a segment, up to index `highest`.
+
+        Raises CorruptMessage for damage and for a file that cannot be read, if `corrupt` is fail. With
+        skip, what is damaged is left out; with include, it becomes rows.
+        """
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
         why = "retired meanwhile, or damaged"
@@ -95,7 +101,8 @@ class MessageRows:
         yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why)
 
     def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
-        """Messages among the entries of a window. With `expected`, exactly those messages must be there."""
+        """Yield the messages among the entries of a window. With `expected`, the window must contain
+        exactly those messages."""
         entries = window.columns
         is_message = (entries.channel >> 24 & KIND_MASK == Kind.MESSAGE) & has_record(entries)
         records = records_of(window)
@@ -117,8 +124,8 @@ class MessageRows:
     def of_records(
         self, records: Records, candidates: Bools, index: Ints | None, term: Ints | None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of the wanted messages among the candidates. Records with damaged texts or bodies are marked
-        as wrong."""
+        """Yield rows of the wanted messages among the candidates. Records with damaged texts or bodies are
+        left out here, and their problem is set."""
         chosen = np.flatnonzero(candidates & self.selection.mask(records))
         if not len(chosen):
             return
@@ -147,7 +154,7 @@ class MessageRows:
             yield self._batch(records, part, arrays, plain, index, term)
 
     def _plain_bodies(self, records: Records, chosen: Ints) -> dict[int, bytes]:
-        """Uncompressed bodies of those chosen records whose bodies are compressed."""
+        """Return the uncompressed bodies of those chosen records that have compressed bodies."""
         found = {}
         damaged = np.zeros(len(records.problem), np.bool_)
         for number in chosen[records.sys_flag[chosen] & COMPRESSED != 0].tolist():
@@ -222,7 +229,7 @@ class MessageRows:
         )
 
     def of_answer(self, records: Records, starts: Ints, sizes: Ints) -> Iterator[pa.RecordBatch]:
-        """Messages that brokers sent: records of `sizes` bytes at `starts`."""
+        """Yield the messages of an answer from a broker: records of `sizes` bytes at `starts`."""
         records.check_body_crcs(np.ones(len(starts), np.bool_))
         yield from self.of_records(records, records.dispatched, None, None)
         bad = np.flatnonzero(~records.good)
@@ -238,7 +245,7 @@ class MessageRows:
         )
 
     def _lost(self, piece: Piece, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
-        """Report that entries `first` to `last` cannot be found."""
+        """Report that entries `first` to `last` cannot be found, in the way that `corrupt` says."""
         if last < first or self.corrupt == "skip":
             return
         text = f"{piece.task.path}: entries {first} to {last} are lost here ({why})"
@@ -269,7 +276,8 @@ def _times(milliseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def _groups(sizes: Ints, chosen: Ints, plain: dict[int, bytes]) -> Iterator[tuple[int, int]]:
-    """The range of rows of each batch, so that its uncompressed bodies stay below a bound."""
+    """Yield the range of rows of each batch, cut so that a batch has about _BATCH_BYTES of uncompressed
+    bodies."""
     if plain:
         stored = zip(chosen.tolist(), sizes.tolist(), strict=True)
         sizes = np.array([len(plain.get(number, b"")) or size for number, size in stored], np.int64)

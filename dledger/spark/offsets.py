@@ -1,10 +1,13 @@
 """Offsets of queues: how they are written, where reading starts, how a batch is bounded and divided. Pure
 functions.
 
-An offset of a stream is `{"topic/queue": n}`: the next message to read of each queue. Where several broker
-groups are read, it is `{"topic@group/queue": n}`, as queues with the same number in two groups are different
-queues. With each topic it names the topic's life (`formats.life`): `{"topic": "cluster.position"}`. A topic
-that was deleted and made again has another life, and offsets of the first one mean nothing in the second.
+An offset of a stream is `{"topic/queue": n}`, with the next message to read of each queue. If several
+broker groups are read, it is `{"topic@group/queue": n}`, as queues with the same number in two groups are
+different queues.
+
+An offset also names the life of each topic (`formats.life`), which is the time from the topic's creation
+to its deletion: `{"topic": "cluster.position"}`. A topic that was deleted and created again has another
+life, in which the offsets of the first life mean nothing.
 """
 
 from __future__ import annotations
@@ -18,22 +21,20 @@ from dledger.spark.options import Options
 from dledger.spark.selection import ANY, Bounds, topic_and_group
 
 Offsets = dict[Queue, int]
-"""(topic or topic@group, queue id) -> offset."""
+"""Maps a queue, as (topic or topic@group, queue id), to an offset in it."""
 Encoded = dict[str, int | str]
-"""An offset as Spark keeps it."""
+"""An offset in the form in which Spark keeps it."""
 
 
 Lives = dict[str, str]
-"""topic or topic@group -> its life."""
+"""Maps a topic, or topic@group, to its life."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream has read.
-
-    `lives` has the life of each topic that `offsets` belong to. A topic is missing there if its source does
-    not report lives, or if the checkpoint was written by a version that did not record them.
-    """
+    """How far a stream has read. `lives` has the life of each topic to which `offsets` belong. A topic is
+    missing in `lives` if its source does not report lives, or if the checkpoint was written by a version
+    that did not record them."""
 
     offsets: Offsets
     lives: Lives = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True)
 class There:
-    """What a source has: the committed messages of each queue, and the life of each topic."""
+    """What a source has now: the range of committed messages of each queue, and the life of each topic."""
 
     bounds: dict[Queue, Bounds]
     lives: Lives = field(default_factory=dict)
@@ -62,17 +63,17 @@ class QueueRange:
 
 
 def encode(position: Position) -> Encoded:
-    """A position in the form that Spark keeps in a checkpoint."""
+    """Encode a position in the form in which Spark keeps it in a checkpoint."""
     return {**encode_offsets(position.offsets), **dict(sorted(position.lives.items()))}
 
 
 def encode_offsets(offsets: Mapping[Queue, int]) -> dict[str, int]:
-    """The part of `encode` that says how far each queue was read."""
+    """Encode only how far each queue was read, without lives."""
     return {f"{topic}/{queue_id}": offset for (topic, queue_id), offset in sorted(offsets.items())}
 
 
 def decode(value: Encoded) -> Position:
-    """The inverse of `encode`. ValueError for a value that is no offset of this source."""
+    """Decode what `encode` wrote. Raises ValueError for a value that is no offset of this source."""
     offsets: Offsets = {}
     lives: Lives = {}
     for key, item in value.items():
@@ -89,8 +90,8 @@ def decode(value: Encoded) -> Position:
 
 
 def batch_bounds(options: Options) -> dict[Queue, Bounds]:
-    """Offsets from `startingOffsets` and `endingOffsets` of a batch, for the queues that these options
-    name."""
+    """Return the range of offsets of each queue that the options `startingOffsets` and `endingOffsets` of
+    a batch query name."""
     starting = options.starting if isinstance(options.starting, Mapping) else {}
     ending = options.ending if isinstance(options.ending, Mapping) else {}
     found: dict[Queue, Bounds] = {}
@@ -101,7 +102,7 @@ def batch_bounds(options: Options) -> dict[Queue, Bounds]:
 
 
 def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bounds) -> str:
-    """The error text for an offset outside of its queue."""
+    """Return the error text for an offset outside of the range of its queue."""
     return (
         f"{what}: {topic}/{queue_id}: offset {offset} is outside of the stored range {there.low} to "
         f"{there.high}: retention deleted it, or it is not written yet"
@@ -111,8 +112,8 @@ def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bound
 def named_offsets(
     named: Mapping[Queue, int], there: Mapping[Queue, Bounds], option: str, *, fail: bool
 ) -> Offsets:
-    """Offsets that an option names. BadOption for a queue that does not exist, DataLost for an offset out of
-    range."""
+    """Return the offsets that an option names. Raises BadOption for a queue that does not exist, and
+    DataLost for an offset out of range."""
     found = {}
     for queue, offset in named.items():
         if queue not in there:
@@ -130,11 +131,14 @@ def named_offsets(
 
 
 def resumed(start: Position, there: There, *, fail: bool) -> Position:
-    """Where a stream goes on: the offsets of `start` that still mean something, with the lives of now.
+    """Return the position from which a stream resumes: those offsets of `start` that are still valid, with
+    the present lives.
 
-    Offsets of a topic whose life has ended are dropped, so its queues begin at their first message if it was
-    made again. Raises DataLost instead, if `fail` is set; also if the source no longer reports the life of a
-    topic that it has. A topic without a life in `start` gets that of now.
+    Offsets of a topic whose life has ended are dropped. If the topic was created again, its queues are
+    read from their first message. A topic without a life in `start` gets its present life.
+
+    With `fail`, raises DataLost if a life has ended, or if the source no longer reports the life of a
+    topic that it has.
     """
     changed = [topic for topic, life in start.lives.items() if there.lives.get(topic) != life]
     with_queues = {topic for topic, _ in there.bounds}
@@ -158,10 +162,11 @@ def resumed(start: Position, there: There, *, fail: bool) -> Position:
 
 
 def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *, fail: bool) -> Offsets:
-    """Where to resume: `start`, moved into the range that is there. DataLost instead, if `fail` is set.
+    """Return the offsets from which to resume: `start`, moved up to the first message of each queue. With
+    `fail`, raises DataLost instead of moving an offset.
 
-    A queue without a start is new and begins at its first message. An end below the start is no loss by
-    itself: the source that answers may be behind. Then the start stays.
+    A queue that `start` does not name is new and begins at its first message. An offset in `start` beyond
+    the end of its queue does not mean a loss, as the source that answers may lag behind. It is kept.
     """
     found = dict(start)
     for queue, bounds in there.items():
@@ -177,11 +182,9 @@ def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *,
 
 
 def limited(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: int | None) -> Offsets:
-    """The end of a batch of at most `limit` messages. Queues share it in proportion to the messages that
-    wait.
-
-    Every queue with messages gets at least one while the limit allows it, so that no queue starves.
-    """
+    """Return the end of a batch of at most `limit` messages. The queues share the batch in proportion to
+    their waiting messages. Every queue with messages gets at least one message while the limit allows it,
+    so that no queue starves."""
     backlog = {
         queue: max(0, there[queue].high - start.get(queue, there[queue].low)) for queue in sorted(there)
     }
@@ -200,7 +203,7 @@ def limited(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: in
 
 
 def by_group(ranges: Iterable[QueueRange]) -> dict[str, list[QueueRange]]:
-    """Ranges of each broker group, with plain topics. The key is "" where the names do not contain a
+    """Return the ranges by broker group, with plain topics. The key is "" if the names do not contain a
     group."""
     found: dict[str, list[QueueRange]] = {}
     for item in ranges:
@@ -210,7 +213,7 @@ def by_group(ranges: Iterable[QueueRange]) -> dict[str, list[QueueRange]]:
 
 
 def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[QueueRange]:
-    """The ranges between two offsets. A queue that the start does not name begins at 0."""
+    """Return the ranges between two offsets of a stream. A queue that `start` does not name begins at 0."""
     return [
         QueueRange(*queue, start.get(queue, 0), high)
         for queue, high in sorted(end.items())
@@ -219,8 +222,8 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 
 
 def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Cut every range into `parts` and put the cuts with the same number together: these are close in time,
-    and so close in the log."""
+    """Cut every range into `parts` pieces, and put pieces with the same number together. These pieces are
+    close to each other in time, and therefore in the log."""
     known = list(ranges)
     found = []
     for part in range(parts):
@@ -238,8 +241,8 @@ def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
 
 
 def wanted_parts(messages: int, min_partitions: int | None) -> int:
-    """How many tasks a batch gets: as many as asked for, else enough for its size, since each task has a
-    cost."""
+    """Return how many tasks a batch gets: as many as asked for, or else enough for its size. More would be
+    slower, as each task has a cost."""
     if min_partitions is not None:
         return max(1, min(min_partitions, messages))
     return max(1, min(MOST_PARTS, messages // PART_MESSAGES))
@@ -247,4 +250,4 @@ def wanted_parts(messages: int, min_partitions: int | None) -> int:
 
 MOST_PARTS = 16
 PART_MESSAGES = 25_000
-"""A batch gets one task for this many messages."""
+"""Number of messages for which a batch gets one task."""

@@ -1,5 +1,5 @@
-"""Values of options: texts to numbers, lists, ranges and offsets. BadOption names the option and the
-remedy."""
+"""Values of options: convert texts to numbers, lists, ranges and offsets. BadOption names the option and
+the remedy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dledger.client.times import check_time
 
 EARLIEST = -2
 LATEST = -1
-"""These two numbers stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka
-source."""
+"""LATEST and EARLIEST: numbers that stand for the end and the beginning of a queue in `startingOffsets`
+and `endingOffsets`, as in Spark's Kafka source."""
 
 KEY_SEPARATOR = " "
-"""Stands between the keys of one message (MessageConst.KEY_SEPARATOR)."""
+"""Separates the keys of one message (MessageConst.KEY_SEPARATOR)."""
 
 Queue = tuple[str, int]
-"""Topic and queue id."""
+"""A queue as (topic, queue id)."""
 
 
 class BadOption(ValueError):
@@ -28,14 +28,15 @@ class BadOption(ValueError):
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint with similar words of `known`, to append to the error text about `word`."""
+    """Return a hint about the unknown `word`: the most similar word of `known` or, if none is similar, all
+    of them. It is appended to the error text."""
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), list(lower), n=1)
     return f": did you mean {lower[close[0]]!r}?" if close else f"; known are {', '.join(known)}"
 
 
 def choice(name: str, value: str, known: tuple[str, ...]) -> str:
-    """One of `known`, in lower case."""
+    """Return the value in lower case if it is one of `known`. Raises BadOption otherwise."""
     if value.lower() not in known:
         close = get_close_matches(value.lower(), known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -44,19 +45,19 @@ def choice(name: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def flag(name: str, value: str) -> bool:
-    """`true` or `false`."""
+    """Convert the text `true` or `false`. Raises BadOption for other texts."""
     return choice(name, value, ("true", "false")) == "true"
 
 
 def positive(name: str, value: str) -> int:
-    """A number of at least 1."""
+    """Convert a text to a number, which must be at least 1."""
     if not value.isdecimal() or int(value) < 1:
         raise BadOption(f"option {name}: {value!r} is not a positive number")
     return int(value)
 
 
 def milliseconds(name: str, value: str) -> int:
-    """A time in ms since the epoch."""
+    """Convert a text to a time in ms since the epoch."""
     if not value.isdecimal():
         raise BadOption(f"option {name}: {value!r} is not a time in milliseconds since 1970-01-01 UTC")
     try:
@@ -66,12 +67,13 @@ def milliseconds(name: str, value: str) -> int:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """`a, b` as a tuple."""
+    """Split a list such as `a, b` into names."""
     return tuple(item.strip() for item in value.split(",") if item.strip())
 
 
 def paths(value: str) -> tuple[str, ...]:
-    """Paths: separated by commas, or a JSON list for paths that contain commas."""
+    """Split a list of paths. They are separated by commas; if paths contain commas, the value is a JSON
+    list."""
     if not value.lstrip().startswith("["):
         return names(value)
     try:
@@ -84,7 +86,7 @@ def paths(value: str) -> tuple[str, ...]:
 
 
 def pattern(name: str, value: str) -> str:
-    """A regular expression."""
+    """Compile a regular expression."""
     try:
         re.compile(value)
     except re.error as error:
@@ -93,7 +95,7 @@ def pattern(name: str, value: str) -> str:
 
 
 def tags(name: str, value: str) -> tuple[str, ...]:
-    """Tags: `A || B`; the empty tuple for `*`, which means all messages."""
+    """Split tags such as `A || B`. Returns the empty tuple for `*`, which means all messages."""
     text = value.strip()
     if text in ("", "*"):
         return ()
@@ -104,7 +106,8 @@ def tags(name: str, value: str) -> tuple[str, ...]:
 
 
 def keys(name: str, value: str) -> frozenset[str]:
-    """Message keys: `A B` as RocketMQ writes several keys, or a JSON list. A key cannot contain a space."""
+    """Split message keys: `A B` as RocketMQ writes several keys, or a JSON list. A key cannot contain a
+    space."""
     found: object = value.split()
     if value.lstrip().startswith("["):
         try:
@@ -120,7 +123,8 @@ def keys(name: str, value: str) -> frozenset[str]:
 
 
 def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
-    """Inclusive ranges, sorted; ranges that touch are joined."""
+    """Convert a text such as `0-99,200-299` to inclusive ranges. They are sorted, and adjacent or
+    overlapping ranges are joined."""
     try:
         if value.lstrip().startswith("["):
             pairs = [(int(first), int(last)) for first, last in json.loads(value)]
@@ -141,7 +145,7 @@ def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
 
 
 def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
-    """Queues by topic: `{"topic": [0, 1]}`."""
+    """Convert queues by topic, such as `{"topic": [0, 1]}`."""
     found = {}
     for topic, queues in sorted(_object(name, value, '{"topic": [0, 1]}').items()):
         if not isinstance(queues, list) or not queues or not all(_is_number(queue) for queue in queues):
@@ -153,7 +157,8 @@ def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
 
 
 def offsets(name: str, value: str) -> dict[Queue, int]:
-    """Offsets: `{"topic": {"0": 23, "1": -2}}`, or in the form of a checkpoint: `{"topic/0": 23}`."""
+    """Convert offsets such as `{"topic": {"0": 23, "1": -2}}`, or in the form of a checkpoint:
+    `{"topic/0": 23}`."""
     example = '{"topic": {"0": 23, "1": -2}}'
     found: dict[Queue, int] = {}
     for topic, queues in _object(name, value, example).items():

@@ -1,7 +1,8 @@
-"""Options of the reading side of the data source `dledger`. A wrong name or value is refused with a hint.
+"""Options for reading with the data source `dledger`. A wrong name or value is refused with a hint.
 
-Names are those of Spark's Kafka source where it has the option; RocketMQ's names for it are aliases. An
-option that would have no effect is refused, too, as silently ignoring it would mislead the user.
+Options that Spark's Kafka source also has keep their names from there, and RocketMQ's names for them are
+aliases. An option that would have no effect is refused, because ignoring it silently would mislead the
+user.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ CORRUPT: dict[str, tuple[str, ...]] = {
     "messages": ("fail", "skip", "include"),
     "entries": ("fail", "include"),
 }
-"""View -> allowed values of corruptRecords. The view `scan` reports damage as rows with every value."""
+"""Maps a view to the allowed values of corruptRecords. The view `scan` reports damage as rows with every
+value."""
 READ_FROM = ("leader",)
 OFFSET_TYPES = ("queue", "log")
 DEFAULT_GROUP = "TOOLS_CONSUMER"
@@ -28,15 +30,15 @@ DEFAULT_GROUP = "TOOLS_CONSUMER"
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its meaning, and where it has an effect: views, `path` and/or `servers`, batch and/or
-    stream."""
+    """An option: its meaning, and where it has an effect: `views`; `of`, the sources `path` and `servers`;
+    `mode`, batch and stream."""
 
     meaning: str
     views: tuple[str, ...] = VIEWS
     of: tuple[str, ...] = ("path", "servers")
     mode: tuple[str, ...] = ("batch", "stream")
     live: tuple[str, ...] | None = None
-    """Views on which the option has an effect with `servers`, if these are not the same as `views`."""
+    """The views on which the option has an effect with `servers`; None if they are the same as `views`."""
 
 
 _MESSAGES = ("messages",)
@@ -101,7 +103,7 @@ OPTIONS = {
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
     "pullTimeoutMs": Option("how long to search for a leader, default 30000", _LEADERS, _LIVE),
 }
-"""Name -> the option."""
+"""Maps the name of an option to the option."""
 
 ALIASES = {
     "topic": "subscribe",
@@ -112,13 +114,13 @@ ALIASES = {
     "namesrvAddr": "servers",
     "kafka.bootstrap.servers": "servers",
 }
-"""Names that users of RocketMQ, Pulsar and Kafka know -> our name."""
+"""Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option."""
 
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Which topics to read: named, by pattern, or with queues; at most one is set. If none is set, all topics
-    except system topics are read."""
+    """The topics to read: listed by name, by a pattern, or as queues. At most one of these is set. If none
+    is set, all topics except system topics are read."""
 
     named: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -131,7 +133,8 @@ ALL_TOPICS = TopicChoice()
 
 @dataclass(frozen=True)
 class Options:
-    """Checked options. `starting`, `ending`: a word, or offsets by queue (-2 earliest, -1 latest)."""
+    """Checked options. `starting`, `ending`: `earliest` or `latest`, or offsets by queue (-2 earliest, -1
+    latest)."""
 
     paths: tuple[str, ...] = ()
     servers: str = ""
@@ -140,7 +143,7 @@ class Options:
     topics: TopicChoice = ALL_TOPICS
     tags: tuple[str, ...] = ()
     keys: frozenset[str] | None = None
-    """None: all messages, also those without a key."""
+    """Wanted message keys. None means all messages, also those without a key."""
     starting: str | Mapping[Queue, int] = ""
     ending: str | Mapping[Queue, int] = "latest"
     starting_ms: int | None = None
@@ -167,7 +170,8 @@ class Options:
 
 
 def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
-    """Check everything; BadOption names what is wrong. `mode`: batch, stream, or None when not yet known."""
+    """Check all options. Raises BadOption, which names what is wrong. `mode`: batch, stream, or None if
+    not yet known."""
     given = canonical(options)
     source = _source(given)
     view = values.choice("view", given.get("view", "messages"), VIEWS)
@@ -210,8 +214,8 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
 
 
 def canonical(options: Mapping[str, str]) -> dict[str, str]:
-    """Options under their right names: aliases are replaced, and case does not matter. BadOption for an
-    unknown name, and for two names of the same option."""
+    """Return the options under their standard names: aliases are replaced, and case does not matter.
+    Raises BadOption for an unknown name, and if two names mean the same option."""
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }
@@ -243,7 +247,7 @@ def _source(given: Mapping[str, str]) -> str:
 
 
 def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | None) -> None:
-    """Refuse options that have no effect here."""
+    """Raises BadOption for options that have no effect with this view, source and mode."""
     for name in given:
         option = OPTIONS[name]
         if view not in option.views:

@@ -1,7 +1,7 @@
-"""Our own packages for executors: a zip that Spark sends along with a job.
+"""Our own packages for executors, in a zip that Spark sends along with a job.
 
-Spark passes a `.zip` on to executors and adds it to their import path. `--py-files` also accepts a wheel, but
-adds it only to the driver's path: pyspark looks for `.zip`, `.egg` and `.jar`.
+Spark sends a `.zip` to executors and adds it to their import path. `--py-files` also accepts a wheel, but
+adds it only to the driver's path, because pyspark looks only for `.zip`, `.egg` and `.jar`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from zlib import crc32
 from dledger import audit
 
 EXECUTOR_PACKAGES = ("_fast", "audit", "client", "formats", "remoting", "runtime", "spark")
-"""Parts of `dledger` that executors need: `spark`, and what it may import. Of the compiled modules only the
-Python version is sent."""
+"""Packages of `dledger` that executors need: `spark`, and what it may import. Compiled modules are not
+sent, only their Python versions."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_root() -> str:
-    """The place that holds our packages: the repository, site-packages, or a zip."""
+    """Return the path that contains our packages: the repository, site-packages, or a zip."""
     return str(Path(str(audit.__file__)).absolute().parents[2])
 
 
 def sent_by_spark() -> bool:
-    """Whether this package was imported from an archive that is on the executors' path as well."""
+    """Whether this package was imported from an archive of a kind that Spark puts on the path of executors
+    too."""
     return package_root().endswith((".zip", ".egg", ".jar"))
 
 
 def archive(cache: Path, root: str | None = None) -> Path:
-    """Make the zip in the cache. Its name depends on its content, and one rename puts it in place."""
+    """Make the zip in the cache directory. Its name depends on its content, and it appears complete by one
+    rename."""
     modules = sorted(_modules(Path(root or package_root())))
     if not modules:
         raise FileNotFoundError(f"the package dledger is missing in {root or package_root()}")
@@ -49,7 +51,8 @@ def archive(cache: Path, root: str | None = None) -> Path:
 
 
 def _modules(root: Path) -> Iterator[tuple[str, bytes]]:
-    """(name in the zip, content) of every module, from a directory or an archive such as a wheel."""
+    """Yield (name in the zip, content) of every module. `root` is a directory, or an archive such as a
+    wheel."""
     if root.is_dir():
         for path in root.glob("dledger/__init__.py"):
             yield path.relative_to(root).as_posix(), path.read_bytes()

@@ -1,6 +1,6 @@
-"""Parts of the work of a task that reads segments of replicas, and how many of them go into one task.
+"""Parts of the work of tasks that read segments of replicas, and how many parts are packed into one task.
 
-Objects of this module travel to executors by pickle.
+Objects of this module are sent to executors by pickle.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
 from dledger.spark.versions import InputPartition
 
 PACK_BYTES = 64 * 1024 * 1024
-"""Bytes of segments that one task reads; a larger segment has a task of its own."""
+"""Approximate size, in bytes of segments, that one task reads. A larger segment has a task of its own."""
 
 MOST_TASKS = 20_000
-"""At most this many tasks are planned, unless more are asked for: each costs the driver about a millisecond
-and some memory. If the log is larger, each task reads more bytes."""
+"""Largest number of tasks that are planned, unless the user asks for more. Each task costs the driver
+about a millisecond and some memory. If the log is larger, each task reads more bytes."""
 
 
 def task_bytes(total: int) -> int:
-    """How many bytes of log one task reads by default, when the log has `total` bytes."""
+    """Return how many bytes of log one task reads by default, if the log has `total` bytes."""
     return max(PACK_BYTES, -(-total // MOST_TASKS))
 
 
@@ -37,20 +37,21 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True)
 class SegmentPart:
-    """One segment to scan, or to drill in `ranges`."""
+    """One segment: a task scans it, or reads its entries in `ranges` to compare them."""
 
     reader: SegmentReader
     task: SegmentTask
     ranges: tuple[tuple[int, int], ...] = ()
     applied: int = -1
-    """`ReplicaRow.applied` of the replica; used by a scan."""
+    """The `ReplicaRow.applied` of the replica. It is used by a scan."""
 
     @property
     def size(self) -> int:
         return self.task.size
 
     def scan(self, block_entries: int, runs: QueueRuns | None = None) -> Iterator[AuditRow]:
-        """Yield all rows. If `runs` is given, rows about queues are added to it instead."""
+        """Yield all rows of the audit for this segment. If `runs` is given, rows about queues are added to
+        `runs` instead."""
         if runs is None:
             yield from self.reader.scan(self.task, block_entries)
             return
@@ -72,7 +73,7 @@ class SegmentPart:
 
 @dataclass(frozen=True)
 class SidePart:
-    """The files that a replica has beside its segments."""
+    """The files of a replica other than its segments."""
 
     replica: ReplicaView
     size: int = 0
@@ -83,7 +84,7 @@ class SidePart:
 
 @dataclass(frozen=True)
 class FoundPart:
-    """Findings of the listing of the sources."""
+    """Findings that listing the sources made. The task only passes them on."""
 
     findings: tuple[Finding, ...]
     size: int = 0
@@ -100,7 +101,7 @@ class Part(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of segments that the part reads."""
+        """Number of bytes of segments that the part reads."""
 
 
 P = TypeVar("P", bound=Part)
@@ -108,10 +109,9 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
-    """Parts that one task scans one after another, since a task costs more than a small segment.
-
-    `merged`: rows of several parts about one queue become one row where they follow each other without a gap.
-    """
+    """Parts that one task scans one after another, since a task costs more than a small segment. With
+    `merged`, rows of consecutive parts about the same queue become one row, if there is no gap between
+    them."""
 
     parts: tuple[ScanPart, ...]
     block_entries: int
@@ -127,7 +127,7 @@ class ScanPack(InputPartition):
 
 @dataclass(frozen=True)
 class DrillPack(InputPartition):
-    """Compares the entries of all replicas in the same index ranges."""
+    """A task that compares the entries of all replicas in the same index ranges."""
 
     parts: tuple[SegmentPart, ...]
 
@@ -140,7 +140,7 @@ class DrillPack(InputPartition):
 
 
 def _suspect(copies: list[EntryRow]) -> bool:
-    """Whether the copies differ in content, or one of them is damaged."""
+    """Whether the copies of an entry differ in content, or one of them is damaged."""
     if any(copy.damage & (BODY_DAMAGED | UNREADABLE) for copy in copies):
         return True
     one = copies[0]
@@ -166,7 +166,7 @@ def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def pack(parts: Iterable[P], limit: int = PACK_BYTES) -> Iterator[tuple[P, ...]]:
-    """Put neighbouring parts together into tasks of up to `limit` bytes of segments."""
+    """Pack neighbouring parts into tasks of up to `limit` bytes of segments."""
     pending: list[P] = []
     size = 0
     for part in parts:

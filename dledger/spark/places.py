@@ -1,4 +1,4 @@
-"""The places that an audit reads: store directories, brokers of live groups, digests that brokers shipped."""
+"""What an audit reads: store directories, brokers of live groups, or digests that brokers have shipped."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from dledger.spark.live import GroupSource
 
 
 class BadPlace(Exception):
-    """Arguments that name nothing to audit, or that contradict each other. The text says what to do."""
+    """The arguments name nothing to audit, or contradict each other. The text says what to do."""
 
 
 class NoAnswer(BadPlace):
-    """The places that the arguments name cannot be read."""
+    """The stores, brokers or digests that the arguments name cannot be read."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Replicas to compare with each other. `name`: empty for store directories, which hold the name of their
-    group.
-
-    `drill_sources`: where single entries are read; None: in the sources themselves.
-    """
+    """Replicas to compare with each other. `name`: name of the group; empty for store directories, which
+    themselves contain it. `drill_sources`: where single entries are read; None means from `sources`."""
 
     name: str
     sources: tuple[ReplicaSource, ...]
@@ -40,8 +37,8 @@ class Group:
 
 
 def groups_to_audit(arguments: Options, now_ms: int) -> list[Group]:
-    """The groups that the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace,
-    NoAnswer."""
+    """Return the groups that the arguments name. Blocking, as it asks the NameServers. `now_ms`: wall
+    clock. Raises BadPlace or NoAnswer."""
     if arguments.namesrv is None and arguments.digests is None and not arguments.stores:
         arguments = Options(**{**vars(arguments), "namesrv": namesrv_addr() or None})
     try:
@@ -82,7 +79,7 @@ def _live(arguments: Options, stores: tuple[StoreSource, ...]) -> list[Group]:
 def _shipped(arguments: Options, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
     if arguments.cluster is not None and arguments.namesrv is None:
         raise BadPlace("--cluster can only be used with --namesrv; with --digests use --group")
-    # Here, as it needs pyarrow, which an audit of stores and brokers does without.
+    # Imported here, because it needs pyarrow, and an audit of stores or brokers must work without it.
     from dledger.audit.shipped import ShippedSource, shipped_groups
 
     root, files = arguments.digests, files_for(arguments.digests)
@@ -110,8 +107,8 @@ def _one_for(stores: Sequence[StoreSource], groups: Sequence[str]) -> None:
 
 
 def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
-    """Join the reports of several groups into one; its replicas are called `group/replica` if there are
-    several."""
+    """Join the reports of several groups into one report. If there are several, its replicas are called
+    `group/replica`."""
     if len(reports) == 1:
         return reports[0]
     together = Report([], min(report.compared_up_to for report in reports), [])
@@ -127,5 +124,5 @@ def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
 
 
 def _prefixed(group: Group, replicas: str) -> str:
-    """Put the group's name before each replica. A finding may name several replicas, or none."""
+    """Put the group's name before the name of each replica. A finding may name several replicas, or none."""
     return ",".join(f"{group.name}/{replica}".rstrip("/") for replica in replicas.split(","))

@@ -1,4 +1,4 @@
-"""One line on standard error that shows how far a job is. Nothing is shown without a terminal."""
+"""One line on standard error that shows the progress of a job. It is shown only in a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 78
 
 
 class Progress:
-    """The line that shows progress. `stream`: where it is written, None for nowhere."""
+    """The line that shows progress. `stream`: where it is written; None if it is not shown."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -23,7 +23,7 @@ class Progress:
         self._what = what
 
     def show(self, further: str = "") -> None:
-        """Draw the line again: its text, and `further` behind it."""
+        """Write the line again: its text, followed by `further`."""
         text = ": ".join(part for part in (self._what, further) if part)[:WIDTH]
         if self._stream is not None and text != self._shown:
             self._stream.write("\r" + text.ljust(len(self._shown)))
@@ -39,7 +39,8 @@ class Progress:
 
 
 def tasks(spark: SparkSession) -> str:
-    """How many tasks of the running stages are done; empty between two stages, and over Spark Connect."""
+    """Return how many tasks of the running stages are done, as text. It is empty between two stages, and
+    with Spark Connect."""
     context = getattr(spark, "sparkContext", None)
     if context is None:
         return ""

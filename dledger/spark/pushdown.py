@@ -1,9 +1,11 @@
-"""Filters of a query that reading can apply itself (Spark's `pushFilters`).
+"""Filters of a query that the reader can apply itself (Spark's `pushFilters`).
 
-Comparisons with constants are handled: of topic, partition, offset, logIndex, tags and storeTimestamp in
-`messages`, of index in `entries`, of topic and partition in `queues`. A filter that reading applies exactly
-is not given back to Spark. Filters on times are given back, as log times are in milliseconds and columns in
-microseconds; so are filters on a column that is null for live brokers.
+Comparisons of a column with constants are handled. The columns are topic, partition, offset, logIndex,
+tags and storeTimestamp of `messages`, index of `entries`, and topic and partition of `queues`.
+
+If the reader applies a filter exactly, Spark does not apply it again. Filters on times are applied by
+both, as times in the log are in milliseconds and times in columns in microseconds. For live brokers,
+filters on the columns that are null there are applied only by Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Pushed:
-    """What the filters leave. Bounds include `low` and exclude `high`."""
+    """What the filters allow. None as `topics` or `tags` means all. Bounds include `low` and exclude
+    `high`."""
 
     topics: frozenset[str] | None = None
     tags: frozenset[str] | None = None
@@ -62,8 +65,8 @@ class Pushed:
         return self.wants_topic(topic) and self.partition.low <= queue_id < self.partition.high
 
     def only_tags(self, asked: tuple[str, ...]) -> frozenset[str] | None:
-        """Tags that both the filters and the option `tags` allow; None: all messages, also those without a
-        tag."""
+        """Return the tags that both the filters and the option `tags` allow. None means all messages, also
+        those without a tag."""
         if self.tags is None:
             return frozenset(asked) or None
         return self.tags & frozenset(asked) if asked else self.tags
@@ -75,10 +78,10 @@ NOTHING = Pushed()
 def push(
     view: str, filters: Iterable[Filter], *, all_rows: bool, live: bool = False
 ) -> tuple[Pushed, list[Filter]]:
-    """Return the filters that reading can apply, and those that Spark must still apply.
+    """Return the filters that the reader can apply, and the filters that Spark must still apply.
 
-    `all_rows`: there may be rows without a topic (corruptRecords=include), so Spark applies all filters.
-    `live`: the rows come from brokers.
+    `all_rows`: there may be rows without a topic (corruptRecords=include), so Spark must apply all
+    filters. `live`: the rows come from brokers.
     """
     pushed = NOTHING
     rest = []
@@ -97,8 +100,8 @@ def push(
 def _narrowed(
     view: str, never_null: frozenset[str], pushed: Pushed, item: Filter
 ) -> tuple[Pushed, bool] | None:
-    """Add one filter. The second value says that Spark need not apply it any longer. None when the filter
-    cannot be applied while reading."""
+    """Add one filter to `pushed`. Returns the result, and whether Spark need not apply the filter any
+    longer; None if the reader cannot apply it."""
     name = ".".join(getattr(item, "attribute", ()))
     if isinstance(item, IsNotNull):
         return (pushed, True) if name in never_null else None
@@ -149,7 +152,8 @@ def _number_bounds(item: Filter) -> Bounds | None:
 
 
 def _time_bounds(item: Filter) -> Bounds | None:
-    """Bounds in whole milliseconds, which are slightly wider than the filter."""
+    """Return the bounds of a filter on times in whole milliseconds. They are slightly wider than the
+    filter; None if there are none."""
     value = getattr(item, "value", None)
     if not isinstance(value, datetime):
         return None
@@ -159,7 +163,8 @@ def _time_bounds(item: Filter) -> Bounds | None:
 
 
 def _compared(item: Filter, low: int, high: int) -> Bounds | None:
-    """The range that remains after a comparison with a value between `low` and `high`."""
+    """Return the values that can pass a comparison with a constant, which is only known to lie between
+    `low` and `high`. None for other filters."""
     match item:
         case EqualTo():
             return Bounds(low, high + 1)

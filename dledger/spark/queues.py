@@ -1,8 +1,8 @@
-"""Queues of a store directory: the content of the ConsumeQueue files, limited to messages that are there and
-committed.
+"""Queues of a store directory: what the ConsumeQueue files say, limited to committed messages that the log
+still has.
 
-A ConsumeQueue is derived data, so it is only a hint: a reader that finds a message through it checks that the
-log holds the same message.
+A ConsumeQueue is derived data, so it is only a hint. A reader that finds a message through it checks that
+the log has the same message at that place.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _HOST_V6_MORE = 12
 
 @dataclass(frozen=True)
 class QueueRow:
-    """Messages [low, high) of a queue; store times in ms of the first and the last one, None for an empty
-    queue."""
+    """One queue with its messages [low, high), and the store times of the first and the last message in
+    ms. The times are None for an empty queue."""
 
     topic: str
     queue_id: int
@@ -44,8 +44,8 @@ class QueueRow:
 
 
 class QueueFiles:
-    """The queues of one replica. Blocking; StoreError when it is not certain that queue files belong to the
-    replica."""
+    """The queues of one replica, by its ConsumeQueue files. Blocking. Raises StoreError if it is not
+    certain that the files belong to the replica."""
 
     def __init__(self, replica: Replica) -> None:
         if not replica.queue_root:
@@ -57,10 +57,10 @@ class QueueFiles:
         self.files: Files = files_for(replica.directory)
         self._log_start = replica.segments[0].start if replica.segments else 0
         self.end: int = committed_end(replica)
-        """Log offset behind the last committed entry."""
+        """Log offset just after the last committed entry."""
 
     def queues(self) -> list[Queue]:
-        """Topic and number of each queue that has files."""
+        """Return topic and number of each queue that has files."""
         root = self.replica.queue_root
         return [
             (topic, int(number))
@@ -70,11 +70,11 @@ class QueueFiles:
         ]
 
     def units(self, topic: str, queue_id: int) -> UnitFiles:
-        """The files of one queue; the caller closes them."""
+        """Open the ConsumeQueue files of one queue. The caller closes them."""
         return unit_files(self.files, self.replica.queue_root, topic, queue_id)
 
     def bounds(self, topic: str, queue_id: int) -> Bounds:
-        """Offsets of the messages that are there and committed."""
+        """Return the range of offsets of the committed messages that the log still has."""
         units = self.units(topic, queue_id)
         try:
             return self._bounds(units)
@@ -82,7 +82,8 @@ class QueueFiles:
             units.close()
 
     def at_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time; the end of the queue when there is none."""
+        """Return the offset of the first message stored at or after a time, or the end of the queue if
+        there is none."""
         units = self.units(topic, queue_id)
         try:
             bounds = self._bounds(units)
@@ -91,7 +92,7 @@ class QueueFiles:
             units.close()
 
     def rows(self, wants: Callable[[str, int], bool]) -> Iterator[QueueRow]:
-        """One row for each queue for which `wants` is true; it gets topic and number."""
+        """Yield one row for each queue for which `wants(topic, queue_id)` is true."""
         for topic, queue_id in self.queues():
             if not wants(topic, queue_id):
                 continue
@@ -106,8 +107,8 @@ class QueueFiles:
                 units.close()
 
     def _bounds(self, units: UnitFiles) -> Bounds:
-        """Find the bounds by bisection: positions rise with offsets, and units that were never written are
-        zeros."""
+        """Find the bounds by bisection. It is possible as positions rise with offsets, and units that were
+        never written are zeros."""
         every = Bounds(units.first, units.end())
 
         def position(offset: int) -> int:
@@ -134,7 +135,7 @@ class QueueFiles:
 
 
 def check_bounds(wanted: Mapping[Queue, Bounds], replicas: Iterable[Replica]) -> None:
-    """DataLost when a batch asks for offsets that were deleted, or that are not committed yet."""
+    """Raises DataLost if a batch needs offsets that were deleted, or that are not committed yet."""
     for replica in replicas if wanted else ():
         files = QueueFiles(replica)
         known = files.queues()
@@ -150,18 +151,18 @@ def check_bounds(wanted: Mapping[Queue, Bounds], replicas: Iterable[Replica]) ->
 
 
 def unit_files(files: Files, root: str, topic: str, queue_id: int) -> UnitFiles:
-    """ConsumeQueue files of one queue."""
+    """Open the ConsumeQueue files of one queue."""
     return UnitFiles(files, f"{root}/{topic}/{queue_id}", UNIT_SIZE)
 
 
 def read_units(units: UnitFiles, bounds: Bounds) -> npt.NDArray[np.void]:
-    """The units of these offsets, as columns."""
+    """Read the units of the ConsumeQueue for these offsets, as columns."""
     return np.frombuffer(units.read(bounds.low, max(0, bounds.high - bounds.low)), UNIT)
 
 
 def committed_end(replica: Replica) -> int:
-    """Log offset behind the last committed entry, from the unit of the entry in the index files, else from
-    the log. StoreError."""
+    """Return the log offset just after the last committed entry. It is taken from the entry's unit in the
+    index files or, if this is missing, from the log. Raises StoreError."""
     if known_committed(replica) < 0:
         return 0
     files = files_for(replica.directory)
@@ -180,7 +181,8 @@ def committed_end(replica: Replica) -> int:
 
 
 def _first(bounds: Bounds, holds: Callable[[int], bool]) -> int:
-    """The first offset of [low, high) from which on `holds` is true, else `high`."""
+    """Return the first offset of [low, high) for which `holds` is true, else `high`. After that offset
+    `holds` must be true too."""
     low, high = bounds.low, bounds.high
     while low < high:
         middle = (low + high) // 2

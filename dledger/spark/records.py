@@ -1,7 +1,7 @@
-"""Message records decoded in bulk: columns of numbers for the fixed part, Arrow arrays for the texts.
+"""Message records decoded in bulk: columns of numbers for the fixed fields, Arrow arrays for the texts.
 
-One window of a log or of a pull answer is decoded at a time. Python loops over messages only where a body is
-compressed or a CRC must be computed. The layout is described in `formats.record`.
+One window of a log, or one answer to a pull request, is decoded at a time. Python code loops over messages
+only to uncompress bodies or to compute CRCs. The layout is described in `formats.record`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ _NOT_A_RECORD = "not a well-formed message record"
 
 @dataclass(frozen=True)
 class Records:
-    """Records in a buffer. Positions are in the buffer; times in ms; `topic` holds indexes into `topics`.
-
-    `problem`: empty, or why this is no valid record; then the other columns of the record mean nothing.
-    `good`: whether `problem` is empty.
-    """
+    """The records in a buffer, as columns. Positions are in the buffer; times are in ms; `topic` holds
+    indexes into `topics`. `problem`: why this is no valid record, or the empty text. The other columns of
+    a record with a problem mean nothing. `good`: whether `problem` is empty."""
 
     buffer: Bytes
     problem: npt.NDArray[np.object_]
@@ -50,19 +48,21 @@ class Records:
 
     @property
     def dispatched(self) -> Bools:
-        """Whether each record has a place in a queue: half messages and rollbacks have none."""
+        """Whether each record has a place in a queue. Half messages and rollbacks of transactions have
+        none."""
         transaction = self.sys_flag & TRANSACTION_MASK
         return np.asarray((transaction == 0) | (transaction == TRANSACTION_COMMIT), np.bool_)
 
     def blame(self, wrong: Bools, reason: str) -> None:
-        """Set the problem of the `wrong` records, unless they have one already."""
+        """Set the problem of the `wrong` records to `reason`, except for records that already have a
+        problem."""
         wrong = wrong & self.good
         if wrong.any():
             self.problem[wrong] = reason
             self.good[wrong] = False
 
     def check_body_crcs(self, which: Bools) -> None:
-        """Mark records whose body does not match the CRC in the record."""
+        """Set the problem of those records whose body does not match the CRC in the record."""
         wrong = which & self.good
         if not wrong.any():
             return
@@ -74,8 +74,8 @@ class Records:
         self.blame(wrong, "the message body does not match the CRC of the record")
 
     def properties(self, chosen: Ints) -> pa.StringArray:
-        """Property texts of the chosen records. Records with texts that are not UTF-8 are marked, and their
-        text is empty."""
+        """Return the property texts of the chosen records. A text that is not UTF-8 is replaced by the
+        empty text, and the problem of its record is set."""
         starts, sizes = self.properties_at[chosen], self.properties_size[chosen]
         raw = slices(self.buffer, starts, starts + sizes)
         try:
@@ -89,14 +89,15 @@ class Records:
 
 
 def records_of(window: Window) -> Records:
-    """Decode the bodies of a window's entries."""
+    """Decode the bodies of a window's entries as records."""
     columns = window.columns
     starts = columns.pos - window.base + HEADER_SIZE
     return decode(np.frombuffer(window.data, np.uint8), starts, columns.size - HEADER_SIZE)
 
 
 def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
-    """Decode the records of `sizes` bytes at `starts` (ascending, each within the buffer)."""
+    """Decode the records of `sizes` bytes at `starts`, which ascend. Each record is completely in the
+    buffer."""
     layout = lay_out(buffer, starts, sizes)
     head, fits = layout.head, layout.fits
     problem = np.full(len(starts), "", np.object_)
@@ -126,7 +127,8 @@ def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
 def _topics(
     buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_], good: Bools
 ) -> tuple[Ints, list[str]]:
-    """Number of each record's topic, and the names of the topics. A topic that is not UTF-8 is a problem."""
+    """Return the number of each record's topic, and the names of the topics. A topic that is not UTF-8
+    sets the problem of its records."""
     encoded = slices(buffer, starts, starts + sizes).dictionary_encode()
     numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     texts = [_text(raw) for raw in encoded.dictionary.to_pylist()]
@@ -146,10 +148,10 @@ def _text(raw: bytes) -> str | None:
 
 
 def slices(buffer: Bytes, starts: Ints, ends: Ints) -> pa.BinaryArray:
-    """Ranges of bytes (ascending, not overlapping, of at most 2 GiB in all) as an Arrow array.
+    """Return ranges of bytes (ascending, not overlapping, of at most 2 GiB in all) as an Arrow array.
 
-    Starts and ends of all ranges, interleaved, are the offsets of an array in which every second value is one
-    of the ranges. `take` copies those values, without a loop in Python.
+    The starts and ends of all ranges, interleaved, are taken as the offsets of an array in which every
+    second value is one of the ranges. `take` copies these values without a loop in Python.
     """
     count = len(starts)
     if not count:

@@ -1,9 +1,10 @@
-"""Which segments can hold messages of a span of store times.
+"""Which segments can contain messages stored in a span of time.
 
-In our logs the store time of messages never goes back, as a leader whose clock is behind takes the store time
-of the last message. So the first message of a segment is no older than all messages before it, and no newer
-than all messages behind it. A segment that begins with another entry, or with a damaged one, gives no such
-bound. Logs of Apache RocketMQ have no order by time, so all of their segments are read.
+In our logs the store time of messages never goes back, as a leader whose clock is behind takes the store
+time of the last message. So the first message of a segment is not older than any message before it, and
+not newer than any message after it. This bounds the store times in each segment. A segment whose first
+entry is no message, or is damaged, gives no such bound. Logs of Apache RocketMQ are not ordered by time,
+so all of their segments are read.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from dledger.spark.selection import ANY, Bounds
 
 
 def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:
-    """Starts of the segments that may hold messages stored in [low, high) ms; None: all may. Blocking."""
+    """Return the starts of the segments that may contain messages stored in [low, high) ms; None if all
+    may. Blocking."""
     if times == ANY or replica.identity is None:
         return None
     tasks = segment_tasks(replica)
     firsts = [first_store_ms(files_for(replica.directory), task) for task in tasks]
     chosen = []
     after: int | None = None
-    """The earliest known time of the messages behind the segment."""
+    """The earliest known store time of the messages after the segment."""
     for task, first in zip(reversed(tasks), reversed(firsts), strict=True):
         too_early = after is not None and after < times.low
         too_late = first is not None and first >= times.high
@@ -39,8 +41,7 @@ def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:
 
 
 def first_store_ms(files: Files, task: SegmentTask) -> int | None:
-    """Store time of the message that a segment begins with; None when the first entry is no message, or
-    damaged."""
+    """Return the store time of a segment's first entry. None if this entry is no message, or is damaged."""
     try:
         file = files.open_read(task.path)
         try:

@@ -1,4 +1,4 @@
-"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Whole columns are judged at
+"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Whole columns are tested at
 once."""
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ _SYSTEM_PREFIX = "rmq_sys_"
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether this is a topic of the brokers' own (TopicValidator). Retry and dead letter topics are not."""
+    """Whether this is a topic of the brokers' own (RocketMQ's TopicValidator). Retry and dead letter
+    topics are not."""
     return topic in _SYSTEM_TOPICS or topic.lower().startswith(_SYSTEM_PREFIX)
 
 
 def qualified(topic: str, group: str) -> str:
-    """The name of a topic where several broker groups are read: queues of the same number are different
-    queues."""
+    """Return the name of a topic when several broker groups are read. It contains the group, because
+    queues with the same number in two groups are different queues."""
     return f"{topic}@{group}" if group else topic
 
 
 def topic_and_group(name: str) -> tuple[str, str]:
-    """The inverse of `qualified`. No topic has an @ in its name."""
+    """Return topic and group of a name, the result of `qualified`. No topic has an @ in its name."""
     topic, _, group = name.partition("@")
     return topic, group
 
@@ -77,7 +78,7 @@ class Bounds:
     high: int = ALL_OFFSETS
 
     def meet(self, other: Bounds) -> Bounds:
-        """The numbers in both ranges."""
+        """Return the range of the numbers that are in both ranges."""
         return Bounds(max(self.low, other.low), min(self.high, other.high))
 
 
@@ -86,16 +87,16 @@ ANY = Bounds()
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions that a message must all meet. `group`: broker group of the replica that is read, for offsets
-    by qualified topic."""
+    """Conditions on messages; a wanted message meets all of them. `group`: broker group of the replica
+    that is read. The topics in `offsets` may be qualified by this group."""
 
     topics: TopicChoice = ALL_TOPICS
     tags: frozenset[str] | None = None
-    """None: all messages, also those without a tag."""
+    """Wanted tags. None means all messages, also those without a tag."""
     keys: frozenset[str] | None = None
-    """None: all messages, also those without a key."""
+    """Wanted message keys. None means all messages, also those without a key."""
     offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
-    """Wanted offsets of some queues. Of a queue that is not named here, all offsets are wanted."""
+    """Wanted offsets of some queues. In a queue that is not named here, all offsets are wanted."""
     time_ms: Bounds = ANY
     only_topics: frozenset[str] | None = None
     partition: Bounds = ANY
@@ -116,13 +117,13 @@ class Selection:
         return (some or self.partition != ANY) and not self.system_entries
 
     def offsets_of(self, topic: str, queue_id: int) -> Bounds:
-        """The wanted offsets of a queue; an empty range if none is wanted."""
+        """Return the wanted offsets of a queue; an empty range if none is wanted."""
         if not self.wants(topic) or not self.partition.low <= queue_id < self.partition.high:
             return Bounds(0, 0)
         return self._bounds(topic, queue_id).meet(self.offset)
 
     def mask(self, records: Records) -> Bools:
-        """Which records are wanted, judged by everything except their tags and keys."""
+        """Return which records are wanted by all conditions except those on tags and keys."""
         topics = [self.wants(topic) for topic in records.topics]
         wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
         wanted &= records.good
@@ -134,14 +135,14 @@ class Selection:
         return np.asarray(wanted, np.bool_)
 
     def of_tags(self, tags: pa.StringArray) -> Bools | None:
-        """Which of these tags are wanted; None: all."""
+        """Return which of these tags are wanted; None if all are."""
         if self.tags is None:
             return None
         found = pc.is_in(tags, value_set=pa.array(sorted(self.tags), pa.string()))
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
     def of_keys(self, keys: pa.StringArray) -> Bools | None:
-        """Which of these texts name a wanted key; None: all."""
+        """Return which of these texts contain a wanted key; None if all are wanted."""
         if self.keys is None:
             return None
         several = pc.split_pattern(keys, KEY_SEPARATOR)
@@ -158,8 +159,8 @@ class Selection:
         return wants_topic(self.topics, topic)
 
     def _by_queue(self, records: Records) -> Bools:
-        """Whether each record is within the bounds of its queue. The bounds of each queue are looked up
-        once."""
+        """Return whether the offset of each record is in the wanted range of its queue. Each queue is
+        looked up only once."""
         codes, inverse = np.unique(records.topic << 32 | records.queue_id & 0xFFFFFFFF, return_inverse=True)
         queues = [(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
         bounds = [self._bounds(topic, queue_id) for topic, queue_id in queues]

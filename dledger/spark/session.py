@@ -1,20 +1,20 @@
-"""A SparkSession that works where it is started, with the data source `dledger` registered.
+"""A SparkSession that works wherever it is started, with the data source `dledger` registered.
 
-A session runs in one of four places (`Place`), and each has its own settings:
+A session runs in one of four places (`Place`), and each place has its own settings:
 
-* LOCAL      this machine. Workers use this interpreter (otherwise Spark takes `python3` from PATH) and find
-             our packages, as classes are pickled by reference. The driver listens on loopback, because
-             containers may have odd host names. No UI, no console bar, only errors in the log; a failed task
-             is retried.
-* CLUSTER    `spark://`, `yarn`, `k8s://`: as LOCAL, but Spark chooses the network, and our packages are sent
-             to the executors.
-* SUBMITTED  started by spark-submit, which gets its configuration from the user. Our packages are sent if
-             Spark did not send them.
-* CONNECT    `sc://`, a Spark Connect server: as SUBMITTED, and no Java is needed here. Streams need our
-             packages installed on the server, which starts their Python without the packages that clients
-             send (docs/reference/spark.md).
+* LOCAL: this machine. Python workers use the interpreter of this process (otherwise Spark takes `python3`
+  from PATH) and find our packages, which they need because classes are pickled by reference. The driver
+  listens on loopback, because containers may have unusual host names. There is no UI and no progress bar
+  on the console, and only errors are logged. A failed task is retried.
+* CLUSTER: `spark://`, `yarn` or `k8s://`. As LOCAL, but Spark chooses the network address, and our
+  packages are sent to the executors.
+* SUBMITTED: started by spark-submit, which gets its configuration from the user. Our packages are sent if
+  Spark did not send them.
+* CONNECT: `sc://`, a Spark Connect server. As SUBMITTED, and no Java is needed on this machine. Streams
+  need our packages installed on the server, because the server starts the Python of streams without the
+  packages that clients send (docs/reference/spark.md).
 
-In all places the time zone is UTC and filters are pushed down.
+In all places the time zone is UTC, and filters are pushed down to the data source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 TASK_ATTEMPTS = 4
 REACH_LIMIT_S = 5.0
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's default is false: then it reads everything and filters afterwards."""
+"""Setting that enables filter pushdown in Python data sources. Spark's default is false: Spark then reads
+everything and filters it afterwards."""
 _LOG4J2 = """status = off
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -55,12 +56,13 @@ logger.executor.level = off
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
 """
-"""Show only errors. A process like this one is a shell to Spark, which logs its level at the start unless its
-own logger has a level."""
+"""Configuration of Spark's logging that shows only errors. Spark treats a Python process without
+spark-submit as a shell. A shell logs its log level at the start, unless the shell's logger has a level of
+its own."""
 
 
 class Place(Enum):
-    """Where a session runs."""
+    """The place where a session runs."""
 
     LOCAL = "local"
     CLUSTER = "cluster"
@@ -69,14 +71,15 @@ class Place(Enum):
 
 
 def connect_server(master: str | None, environ: Mapping[str, str]) -> str:
-    """URL of the Spark Connect server that is asked for, by `master` or by SPARK_REMOTE; empty when none
-    is."""
+    """Return the URL of the Spark Connect server that `master` or, without it, SPARK_REMOTE names. Empty
+    if neither names such a server."""
     asked = master or environ.get("SPARK_REMOTE", "")
     return asked if asked.startswith("sc://") else ""
 
 
 def place_of(master: str | None, environ: Mapping[str, str]) -> Place:
-    """The place of a session with this master. What spark-submit has set takes precedence over the master."""
+    """Return the place of a session with this master. An environment that spark-submit has set takes
+    precedence over the master."""
     if "PYSPARK_GATEWAY_PORT" in environ:
         return Place.SUBMITTED
     if connect_server(master, environ):
@@ -93,13 +96,14 @@ def session(
     *,
     short: bool = False,
 ) -> SparkSession:
-    """The active session, or a new one. `conf` wins over the settings made here.
+    """Return the active session, or start one. `conf` takes precedence over the settings made here.
 
-    `short`: for jobs of seconds: one JIT tier and one GC thread, which start in two thirds of the CPU time.
+    `master`: as in Spark, or `sc://host:port`. Default: SPARK_REMOTE, or what spark-submit says, or all
+    cores of this machine. `short`: tune the session for jobs of seconds: Java uses one JIT tier and one GC
+    thread, and starts in two thirds of the CPU time.
 
-    `master`: as Spark's, or `sc://host:port`; default SPARK_REMOTE, all cores of this machine, or what
-    spark-submit says. spark.java.NoJava without a usable Java; ImportError without pyspark; OSError when
-    nothing listens at the master's address; PySparkException when Spark cannot start.
+    Raises spark.java.NoJava without a usable Java, ImportError without pyspark, OSError if nothing listens
+    at the master's address, and PySparkException if Spark cannot start.
     """
     from pyspark.sql import SparkSession
 
@@ -111,7 +115,8 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("dledger")` known to any session, with filter pushdown."""
+    """Register the data source in a session, so that `spark.read.format("dledger")` works, and enable
+    filter pushdown."""
     from pyspark.errors import PySparkException
 
     from dledger.spark.source import PushingSource
@@ -122,7 +127,8 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(PushingSource)
     except PySparkException as error:
-        # Spark 4.0 keeps what it found by itself (`pyspark_dledger`): the same, as it can push nothing.
+        # Spark 4.0 keeps the source that it found itself (`pyspark_dledger`). It is equivalent, as Spark 4.0
+        # cannot push filters down.
         if HAS_PUSHDOWN or "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -150,7 +156,7 @@ def _start(app_name: str, master: str | None, conf: Mapping[str, str], short: bo
 
 
 def reach(master: str) -> None:
-    """OSError when none of the master's addresses can be reached; Spark itself would keep trying for
+    """Raises OSError if none of the master's addresses can be reached. Spark itself would keep trying for
     minutes."""
     match = re.match(r"(spark|sc)://([^/;]+)", master)
     if match is None:
@@ -169,8 +175,8 @@ def reach(master: str) -> None:
 
 
 def prepare_environment(java: Java, place: Place = Place.LOCAL) -> None:
-    """Set the environment that the JVM and the Python workers inherit. Only JAVA_HOME replaces a value of the
-    user."""
+    """Set the environment variables that the JVM and the Python workers inherit. Of the user's values,
+    only JAVA_HOME is replaced."""
     os.environ["JAVA_HOME"] = java.home
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
@@ -182,7 +188,7 @@ def prepare_environment(java: Java, place: Place = Place.LOCAL) -> None:
 
 
 def settings(place: Place, cache: Path, short: bool = False) -> dict[str, str]:
-    """Spark's configuration in this place."""
+    """Return Spark's configuration for this place."""
     everywhere = {"spark.sql.session.timeZone": "UTC"}
     if place in (Place.SUBMITTED, Place.CONNECT):
         return everywhere
@@ -208,8 +214,8 @@ def settings(place: Place, cache: Path, short: bool = False) -> dict[str, str]:
 
 
 def _log_config(cache: Path) -> Path:
-    """Write the log configuration to a file. Its name depends on its content, and one rename puts it in
-    place."""
+    """Write the log configuration to a file and return its path. Its name depends on its content, and it
+    appears complete by one rename."""
     path = cache / f"log4j2-{crc32(_LOG4J2.encode()):08x}.properties"
     if not path.exists():
         unfinished = path.with_suffix(f".{os.getpid()}")

@@ -1,10 +1,11 @@
-"""Sink of the data source `dledger`: DataFrames and streams as messages of live brokers.
+"""Sink of the data source `dledger`: sends rows of DataFrames and streams to live brokers as messages.
 
 Delivery is at least once. A task succeeds only when a quorum has acknowledged every row. If it fails, the
-rows that it sent before stay, and are sent again by the next attempt. Rows of one task keep their order in
-every queue, as at most one batch per queue is in flight; up to `maxInFlight` batches to different queues are
-in flight at the same time. Repeated messages have the same ids if the rows of a partition come again in the
-same order.
+rows that it has sent remain stored, and the next attempt sends them again.
+
+Rows of one task keep their order in every queue, as at most one batch per queue is in flight. Up to
+`maxInFlight` batches to different queues are in flight at the same time. Messages that are sent again have
+the same ids as before if the rows of a partition are read in the same order again.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowW
 
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1000
-"""At most this many messages go into one request: brokers refuse more."""
+"""Largest number of messages in one request. Brokers refuse larger batches."""
 BUFFERED_BATCHES = 4
-"""A task holds at most this many times `maxBatchBytes` of rows that wait, over all queues."""
+"""Largest size of the rows that wait in a task, over all queues, as a multiple of `maxBatchBytes`."""
 MESSAGE_OVERHEAD = 512
-"""The most bytes that a stored message has besides body and properties: lengths, unique id, topic."""
+"""Largest size, in bytes, of what a stored message has besides body and properties: lengths, unique id,
+topic."""
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 
 Acknowledgement = Callable[[], SendResult]
-"""Waits for the answer to one request. ClientError."""
+"""A function that waits for the answer to one request and returns the result. Raises ClientError."""
 
 
 class Sending(Protocol):
@@ -58,24 +60,25 @@ class Sending(Protocol):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task sent; all of it was acknowledged."""
+    """What a task sent. All of it was acknowledged."""
 
     messages: int
 
 
 @dataclass
 class _Waiting:
-    """Rows for one queue that are not sent yet; `size` is in bytes."""
+    """Rows for one queue that are not sent yet. `size`: their size in bytes."""
 
     rows: list[Outgoing] = field(default_factory=list)
     size: int = 0
 
 
 class QueueWriter:
-    """Sends the rows of one task. SinkError, ClientError; messages that were sent before the error stay.
+    """Sends the rows of one task. Raises SinkError or ClientError; messages that were sent before the
+    error remain stored.
 
-    The queue of a row depends only on the rows before it, so a repeated task sends each row to the same
-    queue.
+    The queue of a row depends only on the row and the rows before it. So a task that runs again with the
+    same rows sends each row to the same queue.
     """
 
     def __init__(self, producer: Sending, options: SinkOptions, turn: int) -> None:
@@ -88,11 +91,11 @@ class QueueWriter:
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
         self._under_way: dict[MessageQueue, tuple[list[Outgoing], Acknowledgement]] = {}
-        """Batches in flight, in the order in which they were sent; at most one per queue, so that its rows
-        keep their order."""
+        """Batches in flight, in the order in which they were sent. There is at most one per queue, so that
+        the rows of a queue keep their order."""
 
     def write(self, rows: Iterable[Outgoing]) -> int:
-        """Send all rows and wait for the acknowledgements. Return how many were sent."""
+        """Send all rows and wait for the acknowledgements. Return how many rows were sent."""
         limit = self._options.max_batch_bytes
         for row in rows:
             size = _size(row.message)
@@ -114,7 +117,8 @@ class QueueWriter:
         return self.sent
 
     def _queue_of(self, row: Outgoing) -> MessageQueue:
-        """Choose the queue: by partition, else by key, else another queue for each batch."""
+        """Choose the queue of a row: by its partition or else by its key. A row with neither gets the
+        topic's current queue, which changes with each batch."""
         topic = row.message.topic
         queues = self._queues.get(topic)
         if queues is None:
@@ -135,7 +139,8 @@ class QueueWriter:
         return queue
 
     def _flush(self, queue: MessageQueue) -> None:
-        """Send the rows that wait for a queue, as soon as the batch before them is acknowledged."""
+        """Send the waiting rows of a queue as one batch. First wait for the acknowledgement of the batch
+        in flight to this queue, if there is one, and until fewer than `maxInFlight` batches are in flight."""
         waiting = self._waiting.pop(queue)
         self._size -= waiting.size
         if self._current.get(queue.topic) == queue:
@@ -147,8 +152,8 @@ class QueueWriter:
         self._under_way[queue] = waiting.rows, self._begin(waiting.rows, queue)
 
     def _settle(self, queue: MessageQueue) -> None:
-        """Wait for the acknowledgement of the batch in flight to a queue. If it does not come, send the same
-        batch again."""
+        """Wait until the batch in flight to a queue is acknowledged. If it is not, send the same batch
+        again, up to `retries` times."""
         rows, acknowledged = self._under_way.pop(queue)
         where = f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}"
         for attempt in range(self._options.retries + 1):
@@ -173,7 +178,7 @@ class QueueWriter:
 
 
 def _size(message: Message) -> int:
-    """Upper bound of the bytes of a message in a request."""
+    """Return an upper bound of the bytes that a message takes in a request."""
     texts = [*(message.properties or {}).keys(), *(message.properties or {}).values()]
     texts += [message.tags or "", str(message.keys or "")]
     return MESSAGE_OVERHEAD + len(message.body) + sum(len(text.encode()) + 1 for text in texts)
@@ -181,7 +186,7 @@ def _size(message: Message) -> int:
 
 @dataclass(frozen=True)
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write`. `job`: prefix of the ids of this write."""
+    """The writer of `df.write`. `job`: prefix of the ids of the messages that it writes."""
 
     options: SinkOptions
     columns: tuple[str, ...]
@@ -192,9 +197,10 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def stream_writer(options: SinkOptions, columns: tuple[str, ...]) -> DataSourceStreamWriter:
-    """The writer of `writeStream`, for the form in which this release of Spark hands over rows.
+    """Return the writer of `writeStream` that fits this release of Spark, which passes rows as Arrow
+    batches or one by one.
 
-    The ids of a micro-batch are those of its first attempt, also after a restart.
+    If a micro-batch is sent again, also after a restart, its messages have the ids of the first attempt.
     """
     return (StreamWriter if HAS_ARROW_STREAM_SINK else RowStreamWriter)(options, columns)
 
@@ -232,7 +238,7 @@ def _write_batch(
 
 
 def new_job() -> str:
-    """A unique name for one write."""
+    """Return a unique name for one write."""
     env = production_env("sink")
     try:
         return f"{env.random.getrandbits(128):032x}"
@@ -250,7 +256,7 @@ def _context() -> TaskContext:
 def _write(
     rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...], prefix: str
 ) -> Written:
-    """Runs in a task: send its rows."""
+    """Send the rows of a task. This runs in the task."""
     partition = _context().partitionId()
     dedup = f"{prefix}:{partition}" if options.dedup_id else None
     messages = outgoing(rows, columns, options.topic, dedup)

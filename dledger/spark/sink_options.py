@@ -1,4 +1,4 @@
-"""Options and columns of the sink of the data source `dledger`. Unknown ones are refused with a hint."""
+"""Options and columns of the sink of the data source `dledger`. Unknown names are refused with a hint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = {
     "retries": "further attempts for a batch that was not acknowledged; default 3, 0 for none",
     "dedupId": "true (default): every message carries a DEDUP_ID, the same one when it is sent again",
 }
-"""Name -> meaning of the option."""
+"""Maps the name of an option to its meaning."""
 QUORUM_ONLY = (
     "a row always counts as written when a quorum of its broker group has acknowledged it: remove this option"
 )
@@ -31,10 +31,11 @@ REFUSED = {
     "kafka.acks": QUORUM_ONLY,
     "delayLevel": NO_DELAY,
 }
-"""Option that other sinks have and this one does not -> what this sink does instead, and what to do."""
+"""Options of other sinks that this sink refuses. Each option is mapped to what this sink does instead, and
+what to do."""
 ALIASES = {"nameServer": "servers", "namesrvAddr": "servers", "kafka.bootstrap.servers": "servers"}
 SPARK_OWN = ("checkpointLocation", "queryName")
-"""Options of Spark itself, which it passes on to the sink."""
+"""Options of Spark itself. Spark passes them to the sink, too."""
 
 TEXT = ("string",)
 NUMBER = ("tinyint", "smallint", "int", "bigint")
@@ -47,12 +48,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "headers": ("map<string,string>",),
     "flag": NUMBER,
 }
-"""Column -> types that it may have."""
+"""Maps a column to the types that it may have."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Checked options. `topic` is empty when the column `topic` decides."""
+    """Checked options. `topic`: empty if the column `topic` names the topic of each row."""
 
     servers: str
     topic: str = ""
@@ -63,7 +64,7 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """Check everything; BadOption names what is wrong."""
+    """Check all options. Raises BadOption, which names what is wrong."""
     given = _known(options)
     servers = given.get("servers", "").strip()
     if not servers:
@@ -93,7 +94,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Options under their right names."""
+    """Return the options under their standard names. Raises BadOption for an unknown or refused option."""
     by_lower = {name.lower(): name for name in (*OPTIONS, *SPARK_OWN)}
     by_lower |= {alias.lower(): name for alias, name in ALIASES.items()}
     refused = {name.lower(): reason for name, reason in REFUSED.items()}
@@ -111,8 +112,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, ...]:
-    """Names of the columns in their order, in lower case. `columns`: name and Spark's simple type.
-    BadOption."""
+    """Return the names of the columns in their order, in lower case. `columns`: name and Spark's simple
+    type of each column. Raises BadOption."""
     names = tuple(name.lower() for name, _ in columns)
     for name, (written, kind) in zip(names, columns, strict=True):
         if name == "delaylevel":

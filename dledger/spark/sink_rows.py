@@ -1,4 +1,4 @@
-"""Turn rows into messages. A row that cannot be a message is refused with its number."""
+"""Turn rows into messages. A row that cannot be a message is refused, with its number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from dledger.client import Message
 from dledger.formats import properties as names
 
 DEDUP_ID = "DEDUP_ID"
-"""Property: an id that is the same in all copies that repeated attempts made of a message."""
+"""Property with an id for recognizing duplicates. Repeated attempts give all copies of a message the same
+id."""
 SLICE_BYTES = 1 << 20
-"""About how many bytes of Arrow columns are Python objects at the same time."""
+"""Approximate size, in bytes of Arrow columns, of the rows that are converted to Python objects at the
+same time."""
 FIRST_LIFE = (
     names.TAGS,
     names.KEYS,
@@ -37,7 +39,8 @@ FIRST_LIFE = (
     names.POP_CK,
     "__RESEND",
 )
-"""Properties that describe how a copied message was sent the first time, or that the client sets."""
+"""Properties that describe how a copied message was first sent, and properties that the client sets
+itself. They are not copied."""
 _LATER = (names.DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
@@ -46,7 +49,8 @@ class SinkError(ValueError):
 
 
 class Outgoing(NamedTuple):
-    """A message, the number of its row in its task, and the number of the queue that the row asks for."""
+    """A message to be sent, the number of its row in its task, and the number of the queue that the row
+    names, if any."""
 
     row: int
     message: Message
@@ -54,7 +58,7 @@ class Outgoing(NamedTuple):
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
-    """Rows of a task, which Spark hands over as Arrow batches."""
+    """Yield the rows of a task, which Spark passes as Arrow batches."""
     for batch in batches:
         for part in _slices(batch):
             yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
@@ -63,8 +67,8 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
 def outgoing(
     rows: Iterable[tuple[object, ...]], columns: Sequence[str], topic: str, dedup: str | None
 ) -> Iterator[Outgoing]:
-    """Messages of a task's rows in their order. `topic` takes precedence over the column; `dedup`: prefix of
-    the ids."""
+    """Yield the messages of a task's rows, in order. `topic` takes precedence over the column `topic`;
+    `dedup`: prefix of the ids."""
     for number, fields in enumerate(rows):
         row: dict[str, Any] = dict(zip(columns, fields, strict=True))
         try:
@@ -81,7 +85,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Message:
-    """The message of one row. The text of the ValueError does not contain the row's number."""
+    """Return the message of one row. Raises ValueError, whose text does not contain the row's number."""
     value = row["value"]
     if value is None:
         raise ValueError("value is null, and a message needs a body")
@@ -104,7 +108,7 @@ def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Mess
 
 
 def _refuse(headers: Mapping[str, str | None]) -> None:
-    """Refuse headers that ask for a delivery which the sink does not support."""
+    """Raises ValueError for headers that ask for a kind of delivery which the sink does not support."""
     for name, text in headers.items():
         if text is None:
             raise ValueError(f"header {name!r} is null: remove it")

@@ -1,17 +1,19 @@
-"""DataSource `dledger`: the logs of broker groups as DataFrames, from store directories or live brokers.
+"""Data source `dledger`: the logs of broker groups as DataFrames, from store directories or live brokers.
 
-`spark.read.format("dledger").option("path", STORE).load()`; options in `options`, columns in `columns`.
+`spark.read.format("dledger").option("path", STORE).load()`; options are in `options`, columns in
+`columns`. The views:
 
-* `messages`  user messages, committed only; also as a stream
-* `entries`   log entries of every replica, without bodies
-* `queues`    first and last offset of every queue
-* `index`     units of the index files; of store directories only
-* `state`     topics, consumer groups, consumer offsets
-* `scan`      rows of the audit (`audit.findings.FlatRow`). Damage is rows, never an exception.
+* `messages`: user messages, committed only; also as a stream
+* `entries`: log entries of every replica, without bodies
+* `queues`: first and last offset of every queue
+* `index`: units of the index files
+* `state`: topics, consumer groups, consumer offsets
+* `scan`: rows of the audit (`audit.findings.FlatRow`). Damage is reported as rows, never as an exception.
 
 `df.write.format("dledger")` and `writeStream` send to live brokers: `sink`.
 
-A task reads pieces of segments of some 64 MiB in all. Paths must be visible to driver and executors alike.
+A task reads parts of segments, of some 64 MiB in all. Driver and executors must see the stores under the
+same paths.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 
 
 class DledgerSource(DataSource):
-    """The data source as Spark creates it. BadOption (a ValueError) for options, audit.layout.StoreError for
-    paths."""
+    """The data source as Spark creates it. Raises BadOption (a ValueError) for wrong options, and
+    audit.layout.StoreError for paths that cannot be read."""
 
     pushes = False
-    """Whether filters are pushed down when the option `pushdown` is not set."""
+    """Whether filters are pushed down if the option `pushdown` is not set."""
 
     @classmethod
     def name(cls) -> str:
@@ -92,25 +94,26 @@ class PushingSource(DledgerSource):
 
 
 def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
-    """Checked options and columns of the sink."""
+    """Return the checked options and columns of the sink."""
     parsed = sink_options.parse(dict(options))
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     return parsed, sink_options.check_columns(columns, parsed.topic)
 
 
 Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
-"""Views to which filters of the query can be pushed down."""
+"""The views to which filters of the query can be pushed down."""
 
 
 def queues_of(options: Options) -> Queues:
-    """The queues that a stream with these options reads."""
+    """Return the queues that a stream with these options reads."""
     if options.servers:
         return LiveQueues(options)
     return DirectoryLog(options) if options.offset_type == "log" else DirectoryQueues(options)
 
 
 class ViewReader(DataSourceReader):
-    """Plans on the driver, reads on executors. Small and picklable."""
+    """Reader of a view: it plans tasks on the driver, and reads rows on executors. It is small and can be
+    pickled."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -125,8 +128,8 @@ class ViewReader(DataSourceReader):
 
 
 class PushingReader(ViewReader):
-    """`ViewReader` with `pushFilters`. It is a separate class, as Spark refuses a reader with `pushFilters`
-    where pushdown is not enabled."""
+    """`ViewReader` with `pushFilters`. It is a separate class because Spark refuses a reader with
+    `pushFilters` if pushdown is not enabled."""
 
     def __init__(self, view: Narrowed) -> None:
         super().__init__(view)

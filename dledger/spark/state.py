@@ -1,4 +1,4 @@
-"""Replicated state of a store directory: the newest committed snapshot, and the log behind it."""
+"""Replicated state of a store directory, computed from the newest committed snapshot and the log after it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from dledger.spark.records import Records, records_of
 from dledger.spark.stores import IndexUnits, pieces
 
 REPLAY_BYTES = 16 * 1024 * 1024
-"""How much log is replayed on the driver to know the state of now; it takes about a tenth of a second."""
+"""Largest size, in bytes of log, that is replayed on the driver to know the present state. It takes about
+a tenth of a second."""
 
 
 def committed_state(replica: Replica) -> ReplicatedState:
-    """The state after the last entry that the replica knows to be committed. StoreError, OSError."""
+    """Return the state after the last entry that the replica knows to be committed. Raises StoreError or
+    OSError."""
     files = files_for(replica.directory)
     applied, state = _newest(files, replica)
     numbers = _Numbers()
@@ -57,10 +59,12 @@ def committed_state(replica: Replica) -> ReplicatedState:
 
 
 def recent_state(replica: Replica) -> ReplicatedState | None:
-    """The state after the last committed entry, or that of the newest snapshot if more than `REPLAY_BYTES` of
-    log follow it. A running broker writes a snapshot every 30 s (`snapshotIntervalMs`).
+    """Return the state after the last committed entry. If more than `REPLAY_BYTES` of log follow the
+    newest snapshot, return the state in the snapshot instead. A running broker writes a snapshot every 30
+    s (`snapshotIntervalMs`).
 
-    None if the state cannot be read, and for a log of more than `REPLAY_BYTES` without a snapshot. OSError.
+    None if the state cannot be read, and for a log of more than `REPLAY_BYTES` without a snapshot. Raises
+    OSError.
     """
     files = files_for(replica.directory)
     try:
@@ -76,10 +80,11 @@ def recent_state(replica: Replica) -> ReplicatedState | None:
 
 
 def topic_lives(replica: Replica) -> dict[str, str]:
-    """The life of each topic (`formats.life`), according to the `recent_state`.
+    """Return the life of each topic (`formats.life`), according to the `recent_state`. A life is the time
+    between a topic's creation and its deletion.
 
-    Empty for stores without an identity, as those of Apache's brokers, and where that state is not known.
-    Raises OSError.
+    Empty for stores without an identity, such as those of Apache's brokers, and if the `recent_state` is
+    not known. Raises OSError.
     """
     if replica.identity is None or not replica.identity.cluster:
         return {}
@@ -94,8 +99,9 @@ def topic_lives(replica: Replica) -> dict[str, str]:
 
 
 def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:
-    """The newest snapshot at or below the committed index, with that index; the empty state if the log is
-    whole."""
+    """Return the index and the state of the newest snapshot at or below the committed index. If there is
+    none and nothing was deleted from the log, return index -1 and the empty state. Raises StoreError if
+    there is no snapshot and the beginning of the log was deleted."""
     found = list(_snapshots(files, replica))
     first = replica.segments[0].first_index if replica.segments else None
     if first == 0 or not (replica.segments or found):
@@ -106,8 +112,8 @@ def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:
 
 
 def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, ReplicatedState]]:
-    """Readable snapshots at or below the committed index, each with the index of its last entry. Damaged ones
-    are left out, as the audit reports them."""
+    """Yield the readable snapshots at or below the committed index, each with the index of its last entry.
+    Damaged snapshots are left out, as reporting them is the task of the audit."""
     data = read_file(files, replica.state_file) if replica.state_file else None
     if data is not None:
         try:
@@ -124,14 +130,15 @@ def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, Replicated
 
 
 class _Numbers:
-    """Gives each queue a number that is the same in all windows."""
+    """Gives each queue a number, which stays the same in all windows of a log (the parts that are read at
+    a time)."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def of(self, records: Records, chosen: Ints) -> Ints:
-        """Number of each record's queue."""
+        """Return the number of each chosen record's queue."""
         codes, which = np.unique(records.topic[chosen] << 32 | records.queue_id[chosen], return_inverse=True)
         found = [self._number(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
         return np.array(found, np.int64)[which]
@@ -170,15 +177,15 @@ def _play(replay: StateReplay, numbers: _Numbers, window: Window) -> None:
 
 
 def state_rows(replica: Replica) -> Iterator[tuple[object, ...]]:
-    """Rows of the view `state`, in the order of `columns.STATE`."""
+    """Yield the rows of the view `state` for a replica, in the order of `columns.STATE`."""
     yield from rows_of(committed_state(replica), replica.group, replica.name, replica.committed)
 
 
 def rows_of(
     state: ReplicatedState, broker_group: str, replica: str, applied: int | None
 ) -> Iterator[tuple[object, ...]]:
-    """Rows of the view `state` for a known state. `applied`: index of its last entry, None where leaders were
-    asked."""
+    """Yield the rows of the view `state` for a known state. `applied`: index of the last entry in the
+    state; None if leaders were asked."""
     head = (broker_group, replica, applied)
     for row in state.rows_of_view():
         data = None if row.data is None else json.dumps(row.data, sort_keys=True)

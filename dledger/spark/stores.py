@@ -1,4 +1,5 @@
-"""Store directories on the driver: which replicas to read, and into which pieces their logs are cut."""
+"""Store directories, as the driver uses them: which replicas to read, and into which pieces to cut their
+logs."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Replica]:
-    """Replicas in these directories, of these broker groups or of all. StoreError, also when one of them
-    cannot be read: it may be the one with the highest committed index."""
+    """Return the replicas in these directories that belong to these broker groups, or all replicas.
+
+    Raises StoreError, also if only one directory cannot be read, as its replica may be the one with the
+    highest committed index.
+    """
     look = look_at([StoreSource.at(path) for path in paths])
     for found in look.findings:
         raise StoreError(found.detail)
@@ -34,8 +38,8 @@ def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Repl
 
 
 def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
-    """In each group the replica with the highest committed index. Stores without an identity count as one
-    group."""
+    """Return, of each group, the replica with the highest committed index. Stores without an identity
+    count as one group."""
     best: dict[tuple[str, str], Replica] = {}
     for replica in replicas:
         identity = replica.identity
@@ -46,10 +50,10 @@ def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
 
 
 def known_committed(replica: Replica) -> int:
-    """The highest index that the replica knows to be committed.
+    """Return the highest index that the replica knows to be committed.
 
-    StoreError when the store has entries and does not say which are committed; also when it should have
-    entries and has none, as it would look like an empty log.
+    Raises StoreError if the store has entries and does not say which are committed. Raises it also if the
+    store should have entries and has none, as this would look like an empty log.
     """
     if replica.checkpoint is None and any(one.first_index is not None for one in replica.segments):
         why = next((found.detail for found in replica.problems if found.code == "NO_COMMITTED_INDEX"), "")
@@ -66,26 +70,27 @@ def known_committed(replica: Replica) -> int:
 
 
 class IndexUnits:
-    """Places of entries from the index files of a replica. They are a hint, which the reader of an entry
+    """Places of entries, from the index files of a replica. They are hints, which the reader of an entry
     checks."""
 
     def __init__(self, files: Files, replica: Replica) -> None:
         self._units = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
         self.end: int = replica.index_end
-        """The first index that has no unit in the files."""
+        """The first index for which the files have no unit."""
 
     def position(self, index: int) -> int | None:
-        """Log offset of an entry; None when the files do not say."""
+        """Return the log offset of an entry; None if the files do not contain it."""
         unit = self._unit(index)
         return None if unit is None else unit[0]
 
     def end_position(self, index: int) -> int | None:
-        """Log offset behind an entry; None when the files do not say."""
+        """Return the log offset just after an entry; None if the files do not contain it."""
         unit = self._unit(index)
         return None if unit is None else unit[0] + unit[1]
 
     def at_position(self, low: int, high: int, position: int) -> int | None:
-        """The first entry of [low, high] at or behind a log offset; None when the files do not say."""
+        """Return the first entry of [low, high] at or after a log offset; None if the files do not contain
+        it."""
         while low < high:
             middle = (low + high) // 2
             found = self.position(middle)
@@ -111,10 +116,12 @@ class IndexUnits:
 def pieces(
     replica: Replica, highest: int | None, ranges: Ranges | None, target: int | None = PACK_BYTES
 ) -> Iterator[Piece]:
-    """Pieces of a replica's log, ascending: entries up to `highest` (None: to the end), in these ranges.
+    """Yield pieces of a replica's log, ascending: its entries up to `highest` (None: to the end of the
+    log) that are in `ranges`.
 
-    Pieces are of about `target` bytes (None: whole segments) where the index files say where to cut.
-    StoreError for committed entries of a replica that does not know which entries are committed.
+    A piece has about `target` bytes, if the index files say where to cut. With `target` None, segments are
+    not cut. Raises StoreError if `highest` is given and the replica does not know which entries are
+    committed.
     """
     if highest is not None:
         known_committed(replica)
@@ -133,7 +140,8 @@ def pieces(
 def _spans(
     replica: Replica, units: IndexUnits, highest: int | None
 ) -> Iterator[tuple[SegmentTask, int, int]]:
-    """Each segment with its first index (-1: not known) and the last wanted index (-1: to the log's end)."""
+    """Yield each segment with its first index (-1: not known) and the last wanted index (-1: up to the end
+    of the log)."""
     firsts = _first_indexes(replica, units)
     end = None if highest is None else units.end_position(highest)
     following = [*firsts[1:], -1] if firsts else []
@@ -149,7 +157,8 @@ def _spans(
 
 
 def _first_indexes(replica: Replica, units: IndexUnits) -> list[int]:
-    """First index of each segment. Where the segment's header is damaged, the index files may have it."""
+    """Return the first index of each segment. If a segment's first header is damaged, the index is looked
+    up in the index files."""
     firsts = [-1 if segment.first_index is None else segment.first_index for segment in replica.segments]
     for number, segment in enumerate(replica.segments):
         if firsts[number] >= 0:
@@ -171,7 +180,8 @@ def _clipped(first: int, last: int, ranges: Ranges | None) -> Iterator[tuple[int
 
 
 def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int | None) -> Iterator[Piece]:
-    """Cut entries `low` to `high` of a segment whose first header is readable."""
+    """Cut entries `low` to `high` of a segment into pieces. The first header of the segment must be
+    readable."""
     begin, start = task.first_index, task.start
     found = units.position(low)
     if found is not None and task.start <= found < task.start + task.size:
@@ -192,10 +202,8 @@ def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int 
 def packed(
     parts: Iterable[Piece], min_partitions: int | None = None, partition_bytes: int | None = None
 ) -> list[tuple[Piece, ...]]:
-    """Put neighbouring pieces together, up to `partition_bytes` per task (None: `parts.task_bytes`).
-
-    Tasks are smaller if `min_partitions` asks for more of them.
-    """
+    """Pack neighbouring pieces into tasks of up to `partition_bytes` (None: `parts.task_bytes`). Tasks are
+    smaller if `min_partitions` asks for more of them."""
     known = list(parts)
     total = sum(piece.bytes for piece in known)
     limit = task_bytes(total) if partition_bytes is None else partition_bytes
@@ -218,13 +226,15 @@ def packed(
 def target_bytes(
     replicas: Iterable[Replica], min_partitions: int | None, partition_bytes: int | None = None
 ) -> int:
-    """Size of a piece of these logs, small enough that `min_partitions` tasks have work."""
+    """Return the size, in bytes, of a piece of these logs. It is small enough that `min_partitions` tasks
+    have work."""
     total = sum(segment.size for replica in replicas for segment in replica.segments)
     return share_bytes(total, min_partitions, partition_bytes)
 
 
 def share_bytes(total: int, min_partitions: int | None, partition_bytes: int | None = None) -> int:
-    """Size of a piece of a log of `total` bytes, small enough that `min_partitions` tasks have work."""
+    """Return the size, in bytes, of a piece of a log of `total` bytes. It is small enough that
+    `min_partitions` tasks have work, but not below `_LEAST_BYTES`."""
     most = task_bytes(total) if partition_bytes is None else partition_bytes
     if min_partitions is None:
         return most

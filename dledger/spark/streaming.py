@@ -1,7 +1,7 @@
-"""The stream reader: where a query begins, how far each batch goes, what its tasks read.
+"""The stream reader: where a query begins, how far each batch reaches, what its tasks read.
 
-The rules are the same for files and for live brokers (`Queues`). Offsets are `offsets.encode`d. Spark keeps
-them in the checkpoint, and they are kept nowhere else: no offset of a consumer group changes.
+The rules are the same for store directories and for live brokers (`Queues`). Offsets are encoded by
+`offsets.encode`. Only Spark keeps them, in the checkpoint: no offset of a consumer group changes.
 """
 
 from __future__ import annotations
@@ -42,40 +42,42 @@ from dledger.spark.versions import (
 )
 
 LOOKS = 10
-"""Attempts to see the bounds of queues while no topic is made or deleted."""
+"""Largest number of attempts to read the ranges of the queues while topics are created or deleted."""
 
 
 class Queues(Protocol):
-    """Queues that can be read from one offset to another. Methods are blocking."""
+    """Queues that can be read from one offset to another: the source of a stream. Methods are blocking."""
 
     def groups(self) -> list[str]:
-        """Names of the broker groups that are read."""
+        """Return the names of the broker groups that are read."""
 
     def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
-        """Every wanted queue, with the range of offsets that is there and committed now."""
+        """Return every wanted queue with the range of offsets that exist and are committed now."""
 
     def lives(self, *, qualify: bool) -> Lives:
-        """The life of each wanted topic, where the source reports lives."""
+        """Return the life of each wanted topic (the time between its creation and its deletion), if the
+        source reports lives."""
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
-        """Offset of the first message of each queue stored at or after a time, in ms since the epoch."""
+        """Return, for each queue, the offset of the first message stored at or after a time, in ms since
+        the epoch."""
 
     def message_bytes(self, start: Mapping[Queue, int]) -> int:
-        """About how many bytes of log a message takes."""
+        """Return about how many bytes of log a message takes."""
 
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
-        """Tasks that read these ranges."""
+        """Return tasks that read these ranges."""
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Messages of one task; runs on an executor."""
+        """Yield the messages of one task. Runs on an executor."""
 
     def close(self) -> None:
         """Close all files and connections."""
 
 
 def stream_reader(options: Options, queues: Queues) -> BaseReader:
-    """The reader of one stream for this release of Spark. BadOption for options that the release does not
-    support."""
+    """Return the reader of one stream that fits this release of Spark. Raises BadOption for options that
+    the release does not support."""
     if HAS_READ_LIMITS:
         return StreamReader(options, queues)
     for name, value in (
@@ -91,13 +93,13 @@ def stream_reader(options: Options, queues: Queues) -> BaseReader:
 
 
 class BaseReader(DataSourceStreamReader):
-    """Reads one stream. It lives in a process beside the driver; tasks get copies of it."""
+    """Reads one stream. It runs in a process beside the driver; tasks get copies of it."""
 
     def __init__(self, options: Options, queues: Queues) -> None:
         self._options = options
         self._queues = queues
         self._target: Offsets | None = None
-        """The offsets at which a query with trigger AvailableNow ends."""
+        """The offsets at which a query with the trigger AvailableNow ends."""
         self._latest = Position({})
 
     # --- offsets --------------------------------------------------------------------------------------
@@ -107,21 +109,21 @@ class BaseReader(DataSourceStreamReader):
         return encode(Position(self._first(there.bounds), there.lives))
 
     def _first(self, there: Mapping[Queue, Bounds]) -> Offsets:
-        """Where a query without a checkpoint begins."""
+        """Return the offsets at which a query without a checkpoint begins."""
         options = self._options
         if options.starting_ms is not None:
             return self._queues.at_time(sorted(there), options.starting_ms)
         if isinstance(options.starting, str):
             latest = options.starting == "latest"
             return {queue: bounds.high if latest else bounds.low for queue, bounds in there.items()}
-        # Queues that it does not name begin at their first message, as new ones do.
+        # Queues that the option does not name begin at their first message, as new queues do.
         start = {queue: bounds.low for queue, bounds in there.items()}
         fail = options.fail_on_data_loss
         return {**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)}
 
     def _look(self, *, qualify: bool) -> There:
-        """What is there now. The bounds belong to the lives: a topic that is deleted and made again meanwhile
-        is looked at again."""
+        """Return what the source has now: ranges and lives that belong together. If a topic is created or
+        deleted while the ranges are read, the ranges are read again."""
         lives = self._queues.lives(qualify=qualify)
         for _ in range(LOOKS):
             bounds = self._queues.bounds(qualify=qualify)
@@ -133,7 +135,8 @@ class BaseReader(DataSourceStreamReader):
         )
 
     def _there(self, known: Position) -> There:
-        """What is there now, under names in the same form as in `known`: with or without the broker group."""
+        """Return what the source has now. Names have the same form as in `known`: with or without the
+        broker group."""
         if any(topic_and_group(name)[1] for name, _ in known.offsets):
             return self._look(qualify=True)
         groups = self._queues.groups()
@@ -153,7 +156,7 @@ class BaseReader(DataSourceStreamReader):
         if known.offsets == planned.offsets and known.lives == planned.lives:
             return []
         there = self._there(planned)
-        # What was planned of a life that has ended since cannot be read any more.
+        # If a life has ended since the batch was planned, its messages cannot be read any more.
         stop = resumed(planned, there, fail=fail).offsets
         begin = check_not_lost(resumed(known, there, fail=fail).offsets, there.bounds, fail=fail)
         for queue, at in stop.items():
@@ -176,7 +179,8 @@ class BaseReader(DataSourceStreamReader):
 
 
 class StreamReader(BaseReader, SupportsTriggerAvailableNow):
-    """The reader since Spark 4.2: batches may be limited, and Spark says where the last one ended."""
+    """The reader for Spark 4.2 and later: batches may be limited, and Spark passes the offset at which the
+    last batch ended."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets is not None:
@@ -201,7 +205,7 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
             }
         go_on = check_not_lost(begin, there, fail=fail)
         end = limited(go_on, there, self._most(begin, limit))
-        # A queue without messages is not yet named: an offset that says nothing new must equal the start.
+        # An offset that adds nothing must equal the start. So a queue without messages is not named yet.
         if all(begin.get(queue, go_on.get(queue)) == at for queue, at in end.items()):
             return start
         return encode(Position({**begin, **end}, position.lives))
@@ -216,7 +220,7 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
         self._target = {queue: bounds.high for queue, bounds in {**plain, **qualified}.items()}
 
     def _most(self, start: Mapping[Queue, int], limit: ReadLimit) -> int | None:
-        """The most messages of a batch with this limit; None without a limit."""
+        """Return the largest number of messages in a batch with this limit; None without a limit."""
         if isinstance(limit, ReadAllAvailable):
             return None
         counts = [limit.max_rows] if isinstance(limit, ReadMaxRows) else []
@@ -227,12 +231,12 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
 
 
 class PlainStreamReader(BaseReader):
-    """The reader before Spark 4.2: a batch takes all messages that are there, and Spark does not say where
-    the last one ended."""
+    """The reader for Spark before 4.2: a batch takes all messages that the source has, and Spark does not
+    pass the offset at which the last batch ended."""
 
     def latestOffset(self) -> Encoded:  # type: ignore[override,unused-ignore]
         there = self._there(self._latest)
-        # `partitions` compares the lives with those of the start, which is not known here.
+        # The start is not known here. `partitions` compares the lives with those of the start.
         known = resumed(self._latest, there, fail=False)
         ends = {queue: bounds.high for queue, bounds in there.bounds.items()}
         self._latest = Position({**known.offsets, **ends}, known.lives)

@@ -1,7 +1,7 @@
-"""Property texts in bulk: keys, tags and the map of all properties, as `formats.properties.decode_properties`
-decodes them.
+"""Property texts decoded in bulk: keys, tags and the map of all properties, as
+`formats.properties.decode_properties` decodes them.
 
-Separators are found in the bytes of all texts at once; names and values are ranges between them.
+Separators are found in the bytes of all texts at once; names and values are the ranges between them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dledger.spark.records import slices
 _NAME_END = 1
 _ITEM_END = 2
 _LONGEST_CHARACTER = 4
-"""The most bytes of a character in UTF-8."""
+"""Largest number of bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True)
 class Properties:
-    """Names and values of all texts in order. Positions are in `content`; `offsets`: where each text begins
-    there, and the end of the last one."""
+    """Names and values in all texts, in order. All positions are in `content`, the bytes of all texts.
+    `offsets`: where each text begins, and the end of the last text."""
 
     offsets: Ints
     content: Bytes
@@ -34,8 +34,8 @@ class Properties:
     value_end: Ints
 
     def values(self, name: bytes) -> pa.StringArray:
-        """The value of one property in each text; null in a text without it. The last of repeated names
-        counts."""
+        """Return the value of one property in each text; null if a text does not have it. If a name is
+        repeated, its last value counts."""
         named = self._named(name)
         rows = len(self.offsets) - 1
         item = np.full(rows, -1, np.int64)
@@ -46,7 +46,7 @@ class Properties:
         return found if len(found) == rows else found.take(pa.array(np.cumsum(has) - 1, mask=~has))
 
     def maps(self) -> pa.MapArray:
-        """All properties of each text. The last of repeated names counts."""
+        """Return a map of all properties for each text. If a name is repeated, its last value counts."""
         chosen = self._last_of_each_name()
         row = self._rows(chosen)
         names = slices(self.content, self.name_at[chosen], self.name_end[chosen]).cast(pa.string())
@@ -55,12 +55,12 @@ class Properties:
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
     def _rows(self, chosen: Ints) -> Ints:
-        """The number of the text to which each item belongs. If texts begin at the same place, all but the
-        last are empty."""
+        """Return the number of the text to which each item belongs. Of several texts that begin at the
+        same place, only the last can have items; the others are empty."""
         return np.asarray(np.searchsorted(self.offsets, self.name_at[chosen], side="right") - 1, np.int64)
 
     def _named(self, name: bytes) -> Ints:
-        """Items with this name, ascending."""
+        """Return the numbers of the items with this name, ascending."""
         named = np.flatnonzero(self.name_end - self.name_at == len(name))
         if not len(named):
             return named
@@ -80,7 +80,7 @@ class Properties:
 
 
 def parse_properties(texts: pa.StringArray) -> Properties:
-    """Find the properties of texts without nulls."""
+    """Find the properties in texts, none of which is null."""
     offsets, content = _content(texts)
     separators = np.flatnonzero(content <= _ITEM_END)
     kinds = content[separators]
@@ -106,8 +106,8 @@ def parse_properties(texts: pa.StringArray) -> Properties:
 
 
 def _items(offsets: Ints, content: Bytes, separators: Ints, kinds: Bytes) -> tuple[Ints, Ints, Ints]:
-    """The begin of each item, the end of its name (a later place in an item without a separator), and its
-    end."""
+    """Return, for each item, where it begins, where its name ends, and where it ends. If an item has no
+    separator, the end of its name is given as a place behind the item."""
     filled = offsets[:-1] < offsets[1:]
     ends_of_items = separators[kinds == _ITEM_END]
     starts = np.sort(np.concatenate((offsets[:-1][filled], ends_of_items + 1)), kind="stable")
@@ -118,15 +118,15 @@ def _items(offsets: Ints, content: Bytes, separators: Ints, kinds: Bytes) -> tup
 
 
 def _one_character(content: Bytes, starts: Ints, name_ends: Ints) -> npt.NDArray[np.bool_]:
-    """Whether each name has only one character. With an empty value its item is shorter than 3 characters,
-    and Java skips it."""
+    """Whether each name has only one character. An item with such a name and an empty value is shorter
+    than 3 characters, and Java skips it."""
     lead = content[starts]
     character = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0) + (lead >= 0xF0)
     return np.asarray(name_ends - starts == character, np.bool_)
 
 
 def _content(texts: pa.StringArray) -> tuple[Ints, npt.NDArray[np.uint8]]:
-    """Offsets (from 0) and bytes of an array of texts."""
+    """Return the offsets (from 0) and the bytes of an array of texts."""
     _, raw_offsets, data = texts.buffers()
     count = len(texts)
     if not count:

@@ -1,15 +1,18 @@
-"""Which segments can hold messages of chosen queues, by the broker's state file and its ConsumeQueues.
+"""Which segments can contain messages of the chosen queues. The broker's state file and its ConsumeQueues
+show this.
 
-The state file (with a CRC) says which offsets each queue has in the log up to an entry. A ConsumeQueue says
-where a message lies; the place is used only if the log has that message there. As offsets of a queue rise
-with places in the log, two such messages bound the places of all messages between them. So segments are left
-out only between a message and the next one of its queue:
+The state file (with a CRC) says which offsets each queue has in the log up to an entry. A ConsumeQueue
+says where a message is. A place from it counts only if the log has this message at the place.
 
-* The segment with the last entry that the state knows, and those behind it, are read; all are if there is no
-  state file (Apache's stores).
-* If a topic was deleted, all segments below its deletion are read: its messages are still there.
-* If a unit is missing, damaged or points at another message, it bounds nothing: everything between the two
-  confirmed messages beside it is read.
+Within a queue, messages with higher offsets are at higher places in the log. So all messages between two
+messages whose places are known are between these places. A segment is left out only if the known places
+show that it contains no message of any chosen queue.
+
+* The segment with the last entry that the state file covers, and all later segments, are read. If there is
+  no state file (Apache's stores), all segments are read.
+* If a topic was deleted, all segments before its deletion are read, as its messages are still in them.
+* If a unit of the ConsumeQueue is missing, damaged or points at another message, it bounds nothing:
+  everything between the nearest confirmed messages before and after it is read.
 """
 
 from __future__ import annotations
@@ -45,15 +48,16 @@ from dledger.spark.selection import Bounds, Selection
 from dledger.spark.stores import IndexUnits
 
 MOST_LOOKS = 16_384
-"""At most this many messages are looked up in one replica, at some 0.1 ms each: more is not worth it for a
-topic that has messages nearly everywhere. Ranges that are not looked up are read whole."""
+"""Largest number of messages that are looked up in one replica, at some 0.1 ms each. More look-ups would
+not pay for a topic that has messages in nearly every segment. Ranges that are not looked up are read
+completely."""
 _LOOKS_OF_SEGMENT = 4
 _REMOTE_LOOKS_OF_SEGMENT = 1
-"""At most this many look-ups per segment of the log (the second for a URL, where one takes some requests), so
-that in small logs looking up costs little beside reading."""
+"""Largest number of look-ups per segment of the log, so that in small logs they cost little compared with
+reading. `_REMOTE_LOOKS_OF_SEGMENT` is for stores at a URL, where one look-up takes several requests."""
 _MOST_OPEN = 64
-"""At most this many queues keep their files open during the search; with more, each file is closed after
-use."""
+"""Largest number of queues that keep their files open during the search. If there are more queues, each
+file is closed after use."""
 _QUEUE_ID_AT = 12
 _SYS_FLAG_AT = 36
 _HOST_V6_MORE = 12
@@ -62,7 +66,7 @@ _LONG = struct.Struct(">q")
 
 
 def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None:
-    """Starts of the segments that may hold wanted messages; None: all may. Blocking."""
+    """Return the starts of the segments that may contain wanted messages; None if all may. Blocking."""
     if not selection.names_queues or not replica.queue_root or not replica.segments:
         return None
     files = files_for(replica.directory)
@@ -85,7 +89,8 @@ def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None
 
 
 def _state(files: Files, replica: Replica) -> Snapshot | None:
-    """The state file; None where there is none, or it is damaged, or it belongs to another log."""
+    """Return the content of the state file. None if there is none, or if it is damaged or belongs to
+    another log."""
     try:
         data = read_file(files, replica.state_file) if replica.state_file else None
         snapshot = None if data is None else unpack_snapshot(data)
@@ -95,8 +100,8 @@ def _state(files: Files, replica: Replica) -> Snapshot | None:
 
 
 def _is_of_log(files: Files, replica: Replica, snapshot: Snapshot) -> bool:
-    """Whether the log has the snapshot's last entry at the place and with the term that the snapshot says. A
-    broker asks the same when it starts."""
+    """Whether the log has the snapshot's last entry at the place and with the term that the snapshot
+    names. A broker makes the same check when it starts."""
     with closing(IndexUnits(files, replica)) as units:
         position = units.position(snapshot.applied)
         end = units.end_position(snapshot.applied)
@@ -111,7 +116,7 @@ def _is_of_log(files: Files, replica: Replica, snapshot: Snapshot) -> bool:
 
 
 class _Places:
-    """Looks up where messages [low, high) of one queue lie."""
+    """Looks up the places of messages [low, high) of one queue."""
 
     def __init__(self, files: Files, replica: Replica, topic: str, queue_id: int, wanted: Bounds) -> None:
         self.low, self.high = wanted.low, wanted.high
@@ -122,7 +127,8 @@ class _Places:
         self._units: UnitFiles | None = None
 
     def look(self, offset: int, tasks: Sequence[SegmentTask], starts: Sequence[int]) -> int | None:
-        """Number of the segment that holds a message; None when the log does not confirm it."""
+        """Return the number of the segment that contains a message; None if the log does not confirm the
+        place in the ConsumeQueue."""
         try:
             if self._units is None:
                 self._units = UnitFiles(self._files, self._directory, UNIT_SIZE)
@@ -150,7 +156,8 @@ class _Places:
             self._units.close()
 
     def _topic_place(self, head: bytes, offset: int, position: int) -> int | None:
-        """Where the topic lies in the record; None when this is not the record of that queue offset."""
+        """Return where the topic begins in the record. None if this is not the record of that queue
+        offset."""
         (magic,) = _INT.unpack_from(head, 4)
         (queue_id,) = _INT.unpack_from(head, _QUEUE_ID_AT)
         (queue_offset,) = _LONG.unpack_from(head, QUEUE_OFFSET_AT)
@@ -169,8 +176,9 @@ class _Places:
 
 @dataclass(order=True, slots=True)
 class _Gap:
-    """Messages between two known places: those of queue `queue` with offsets above `low` and below `high` lie
-    in segments `first` to `last`. The widest gap sorts first."""
+    """Messages of which only a range of segments is known: those of the queue with number `queue` and
+    offsets above `low` and below `high`. They are in segments `first` to `last`. The gap with most
+    segments sorts first."""
 
     order: int
     queue: int
@@ -181,7 +189,7 @@ class _Gap:
 
 
 class _Search:
-    """Marks segments that must be read."""
+    """Finds the segments that must be read, and marks them."""
 
     def __init__(self, replica: Replica, end_pos: int) -> None:
         self._tasks = segment_tasks(replica)
@@ -189,16 +197,17 @@ class _Search:
         each = _REMOTE_LOOKS_OF_SEGMENT if is_url(replica.directory) else _LOOKS_OF_SEGMENT
         self._looks = min(MOST_LOOKS, each * len(self._tasks))
         self._known = max(bisect_right(self._starts, end_pos - 1) - 1, 0)
-        """How many segments the state covers: those before the one with the last entry that it knows."""
+        """Number of segments that the state file covers completely: those before the segment with the last
+        entry that it covers."""
         self._marked = np.arange(len(self._tasks)) >= self._known  # what to read
         self._few = True
 
     def mark_below(self, position: int) -> None:
-        """Mark all segments that begin below a log offset."""
+        """Mark all segments that begin before a log offset."""
         self._marked[: bisect_right(self._starts, position - 1)] = True
 
     def run(self, queues: Sequence[_Places]) -> list[int] | None:
-        """Starts of the segments to read; None: all."""
+        """Return the starts of the segments to read; None if all must be read."""
         if not self._known or 2 * len(queues) > self._looks:
             return None
         self._few = len(queues) <= _MOST_OPEN
@@ -211,8 +220,8 @@ class _Search:
         return [self._starts[number] for number in np.flatnonzero(self._marked).tolist()]
 
     def _find(self, queues: Sequence[_Places]) -> bool:
-        """Mark the segments that must be read. False where the places of messages do not show which these
-        are."""
+        """Mark the segments that must be read. Returns False if the places of messages do not show which
+        segments these are."""
         gaps: list[_Gap] = []
         for number, queue in enumerate(queues):
             first = self._look(queue, queue.low)
@@ -251,7 +260,7 @@ class _Search:
         return found
 
     def _add(self, gaps: list[_Gap], queue: int, low: int, high: int, first: int, last: int) -> None:
-        """Add the messages between two places as a gap, unless there are none or all of its segments are
-        marked."""
+        """Add the messages between two places as a gap, unless there are no such messages or all segments
+        of the gap are marked."""
         if high - low > 1 and not self._marked[first : last + 1].all():
             heapq.heappush(gaps, _Gap(first - last, queue, low, high, first, last))

@@ -1,14 +1,14 @@
-"""Differences between the releases of Spark. Only this module asks for the release; all others are written
-for the newest.
+"""Differences between the releases of Spark. Only this module asks which release runs; all other modules
+are written for the newest release.
 
 | since | what |
 |---|---|
-| 4.0 | data sources in Python, batch sink in Arrow |
-| 4.1 | filters are pushed down; a streaming sink in Arrow |
+| 4.0 | data sources in Python, a batch sink that gets Arrow batches |
+| 4.1 | filters are pushed down; a streaming sink that gets Arrow batches |
 | 4.2 | a stream may be limited in each batch, and knows the trigger AvailableNow |
 
-With older releases, empty classes stand for those that are missing; no objects of them are made. The same
-holds in a process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
+With older releases, empty classes replace the missing ones; no objects of them are created. The same is
+done in a process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ except ImportError:
 
 
 class Absent:
-    """Stands for a class that this release of Spark does not have."""
+    """Replaces a class that this release of Spark does not have."""
 
 
 if _datasource is not None:

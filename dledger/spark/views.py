@@ -1,6 +1,7 @@
-"""The views over store directories, as batches: each plans tasks on the driver and reads them on executors.
+"""The views over store directories, for batch queries. Each view plans tasks on the driver and reads their
+rows on executors.
 
-Objects of this module are pickled and sent to executors: they hold options, and no open files.
+Objects of this module are pickled and sent to executors. So they contain options, but no open files.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from dledger.spark.topic_segments import segments_of
 from dledger.spark.versions import InputPartition
 
 _INDEX_UNITS = 1 << 20
-"""Units of the index files that one task reads: 32 MiB."""
+"""Number of units of the index files that one task reads: 32 MiB."""
 
 _INDEX_DTYPE = np.dtype(
     [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
@@ -52,22 +53,23 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class View(Protocol):
-    """One view with its options."""
+    """One view, with the options that it is read with."""
 
     @property
     def columns(self) -> columns.Columns:
         """Names and types of the view's columns."""
 
     def plan(self) -> list[InputPartition]:
-        """The part of each task. Runs on the driver; StoreError for wrong paths."""
+        """Return the parts of the work, one for each task. Runs on the driver. Raises StoreError for wrong
+        paths."""
 
     def read(self, part: InputPartition) -> Batches:
-        """Rows of one task. Runs on an executor."""
+        """Yield the rows of one task. Runs on an executor."""
 
 
 @dataclass(frozen=True)
 class PiecePack(InputPartition):
-    """Pieces of the log of one replica that one task reads one after another."""
+    """The part of one task: pieces of the log of one replica, which the task reads one after another."""
 
     pieces: tuple[Piece, ...]
     group: str
@@ -109,27 +111,27 @@ class MessagesView:
             yield from rows.of_piece(piece, highest)
 
     def _segments(self, replica: Replica) -> Iterator[frozenset[int]]:
-        """Starts of the segments that may hold wanted messages: one set by time and one by queue, where they
-        are known."""
+        """Yield sets with the starts of segments. Only a segment that is in every set can contain wanted
+        messages. There is one set by store time and one by queue; a set that is not known is left out."""
         selection = self.selection(replica.group)
         if selection.system_entries:
             return
         within = segments_within(replica, self._times)
         if within is not None:
             yield within
-        # Where damage is to be shown, it is looked for everywhere.
+        # If damage is included in the rows, all segments are searched for it.
         holding = None if self.options.corrupt_records == "include" else segments_of(replica, selection)
         if holding is not None:
             yield holding
 
     @property
     def _times(self) -> Bounds:
-        """Store times that options and filters allow, in ms."""
+        """The range of store times that options and filters allow, in ms."""
         high = ANY.high if self.options.ending_ms is None else self.options.ending_ms
         return Bounds(self.options.starting_ms or 0, high).meet(self.pushed.time_ms)
 
     def selection(self, group: str) -> Selection:
-        """The conditions for messages of one broker group."""
+        """Return the conditions that wanted messages of one broker group must meet."""
         options, pushed = self.options, self.pushed
         return Selection(
             topics=options.topics,
@@ -188,7 +190,7 @@ class EntriesView:
 
 
 def entry_batch(replica: str, found: Columns) -> pa.RecordBatch:
-    """Rows of the view `entries`."""
+    """Return the rows of the view `entries` for these entries."""
     values = {
         "replica": pa.repeat(pa.scalar(replica), len(found)),
         "kind": pa.array((found.channel >> 24 & KIND_MASK).astype(np.int32)),
@@ -202,14 +204,14 @@ def entry_batch(replica: str, found: Columns) -> pa.RecordBatch:
 
 
 def unreadable_batch(replica: str) -> pa.RecordBatch:
-    """The row of the view `entries` for a segment or a replica that cannot be read."""
+    """Return the row of the view `entries` that reports a segment or a replica that cannot be read."""
     row = (replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE)
     return next(columns.batches(columns.ENTRIES, [row]))
 
 
 @dataclass(frozen=True)
 class IndexPart(InputPartition):
-    """Units [first, first + count) of the index files of a replica."""
+    """The part of one task: units [first, first + count) of the index files of a replica."""
 
     replica: str
     directory: str
@@ -219,7 +221,7 @@ class IndexPart(InputPartition):
 
 @dataclass(frozen=True)
 class IndexView:
-    """Units of the index files of every replica given, as they are, wrong ones included."""
+    """All units of the index files of every replica given, including units with wrong content."""
 
     options: Options
     columns: columns.Columns = columns.INDEX
@@ -244,7 +246,8 @@ class IndexView:
 
 
 def unit_batches(replica: str, first: int, data: bytes) -> Batches:
-    """Rows of the view `index`: those of the units from number `first` on that were written."""
+    """Yield the rows of the view `index` for the units in `data`, which begins with unit number `first`.
+    Units that were never written are left out."""
     units = np.frombuffer(data, _INDEX_DTYPE)
     number = np.arange(first, first + len(units))
     written = np.frombuffer(data, np.uint8).reshape(-1, INDEX_UNIT_SIZE).any(axis=1)
@@ -265,14 +268,14 @@ def unit_batches(replica: str, first: int, data: bytes) -> Batches:
 
 @dataclass(frozen=True)
 class ReplicaPart(InputPartition):
-    """One replica without its segments."""
+    """The part of one task: a replica as a whole, without its segments."""
 
     replica: Replica
 
 
 @dataclass(frozen=True)
 class QueuesView:
-    """Ranges of offsets of the queues of every replica given."""
+    """The range of offsets of each queue of every replica given."""
 
     options: Options
     pushed: Pushed = NOTHING
@@ -297,7 +300,7 @@ class QueuesView:
 
 @dataclass(frozen=True)
 class StateView:
-    """Topics, groups, consumer offsets and queue ends of every replica given."""
+    """Topics, groups, consumer offsets and ends of queues of every replica given."""
 
     options: Options
     columns: columns.Columns = columns.STATE
@@ -312,8 +315,8 @@ class StateView:
 
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
-    """Segments and other files of replicas that one task scans, since a task costs more than a small
-    segment."""
+    """The part of one task: segments and other files of replicas, which the task scans one after another,
+    since a task costs more than a small segment."""
 
     parts: tuple[SegmentTask | Replica, ...]
 
@@ -346,7 +349,7 @@ class ScanView:
 
 
 def directory_view(options: Options) -> View:
-    """The view over store directories that the options ask for."""
+    """Return the view over store directories that the options ask for."""
     views: dict[str, Callable[[Options], View]] = {
         "messages": MessagesView,
         "entries": EntriesView,

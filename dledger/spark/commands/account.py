@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Run the accounting job. With live brokers, first ask them for the offsets of the consumer groups."""
+    """Run the accounting job. If the source is live brokers, ask them for the offsets of the consumer
+    groups first."""
     if arguments.consumed and not arguments.consumer:
         raise CannotRun("--consumed needs consumer groups to compare with: name them with --consumer")
     asked: ConsumerOffsets | None = None

@@ -1,4 +1,4 @@
-"""`dledger spark archive STORE --to DIR`: topics to Parquet, by topic and day."""
+"""`dledger spark archive STORE --to DIR`: write the messages of topics to Parquet files, by topic and day."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Report:
-    """Run the audit. When it cannot run, the report says so."""
+    """Run the audit. If it cannot run, the report says so."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -38,7 +38,7 @@ async def run(context: Context, arguments: Options) -> Report:
 
 
 def _groups(env: Env, arguments: Options) -> list[Group]:
-    """The groups that the arguments name. Blocking. BadPlace, NoAnswer, KeepError."""
+    """Return the groups that the arguments name. Blocking. Raises BadPlace, NoAnswer or KeepError."""
     now_ms = env.wall.now_ms()
     if arguments.keep is not None and arguments.digests is not None:
         raise KeepError("give either --keep or --digests: digests are scans that brokers kept themselves")
@@ -58,7 +58,7 @@ def _groups(env: Env, arguments: Options) -> list[Group]:
 
 
 async def audit_locally(context: Context, groups: Sequence[Group], arguments: Options) -> list[Report]:
-    """One report for each group, made in this process."""
+    """Make one report for each group, in this process."""
 
     def progress(group: Group, done: int, total: int) -> None:
         context.progress.say(f"audit {group.name}".rstrip())
@@ -81,7 +81,7 @@ async def audit_locally(context: Context, groups: Sequence[Group], arguments: Op
 
 
 async def audit_on_spark(context: Context, groups: Sequence[Group], arguments: Options) -> list[Report]:
-    """One report for each group, made by jobs of one Spark session."""
+    """Make one report for each group, with jobs of one Spark session."""
     options = {"lag_warning": arguments.lag_warning, "same_time": arguments.same_time}
     async with context.spark("dledger-audit", arguments.master) as spark:
         return [

@@ -27,17 +27,17 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class CannotRun(Exception):
-    """The command cannot run at all: exit code 4. The text says why and what to do."""
+    """The command cannot run at all; the process exits with code 4. The text says why and what to do."""
 
 
 class Outcome(Protocol):
-    """What a command found or did. The outcome of a command with `reports` is also an
+    """Protocol of the result of a command. The result of a command with `reports` is also an
     `audit.report_files.Reportable`."""
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 clean, 1 warnings, 2 errors, 3 critical, 4 the command could not run or could not
-        read."""
+        """Exit code: 0 clean, 1 warnings, 2 errors, 3 critical, 4 if the command could not run or could
+        not read its input."""
 
     def as_json(self) -> dict[str, object]:
         """Return one JSON object. Its keys are stable; new ones may be added."""
@@ -57,10 +57,11 @@ class Context:
     async def spark(
         self, app_name: str, master: str | None, *, short: bool = True
     ) -> AsyncIterator[SparkSession]:
-        """A session with the data source, stopped at the end. CannotRun without pyspark or Java.
+        """Yield a session with the data source; it is stopped at the end. Raises CannotRun without pyspark
+        or Java.
 
-        `short`: tune the session for a job of seconds (`spark.session.session`). A job that moves bodies is
-        faster without it.
+        `short`: tune the session for a job of seconds (`spark.session.session`). A job that moves message
+        bodies is faster without `short`.
         """
         self.progress.say("starting Spark")
         self.progress.show()
@@ -72,8 +73,8 @@ class Context:
             self.progress.clear()
 
     async def job(self, spark: SparkSession, what: str, function: Callable[[], T]) -> T:
-        """Run a blocking job in a worker. Meanwhile the progress line shows `what`, and how many tasks are
-        done."""
+        """Run a blocking job in a worker thread. Meanwhile the progress line shows `what`, and how many
+        tasks are done."""
         self.progress.say(what)
         running = self.env.workers.run(Lane.DISK, function)
         while not running.done():
@@ -90,19 +91,20 @@ class Context:
 
 @dataclass(frozen=True)
 class Command:
-    """What a command does. Its options are declared in `dledger.commands.declared.checks`."""
+    """A command: its name, its function and what it supports. Its options are declared in
+    `dledger.commands.declared.checks`."""
 
     name: str
     run: Callable[[Context, Options], Coroutine[Any, Any, Outcome]]
     reports: bool = False
-    """Whether the command has `--report`; then its outcome is a `Reportable`."""
+    """Whether the command has the option `--report`. If so, its outcome is a `Reportable`."""
     judges: bool = False
-    """Whether the command has `--fail-on`; then its exit code is that of a severity."""
+    """Whether the command has the option `--fail-on`. If so, its exit code is that of a severity."""
 
 
 def told(text: str) -> str:
-    """Shorten the text of a Spark exception: the error of our own code in it if there is one, else its
-    beginning."""
+    """Shorten the text of a Spark exception: return the error of our own code that it contains, or else
+    its beginning."""
     ours = re.search(r"^dledger\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[1] if ours else text.strip().partition("\n")[0]
 
@@ -118,7 +120,7 @@ def _start(app_name: str, master: str | None, short: bool) -> SparkSession:
         from dledger.spark.session import session
     except ImportError as error:
         raise CannotRun(f"{error}: pip install 'dledger[spark]'") from error
-    # What is wrong with a condition is told in one line, not also in kilobytes of JSON.
+    # An error in a condition is reported in one line. Without this it is also logged as kilobytes of JSON.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         return session(app_name, master, short=short)

@@ -1,4 +1,5 @@
-"""`dledger spark doctor [STORE ...]`: check that everything that Spark needs is there."""
+"""`dledger spark doctor [STORE ...]`: check that this machine and the executors have everything that Spark
+needs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dledger.spark.doctor import Diagnosis, examine
 
 
 async def run(context: Context, arguments: Options) -> Diagnosis:
-    """Run all checks in a worker."""
+    """Run all checks of the doctor in a worker thread."""
     progress = context.progress
     progress.say("doctor")
     look = partial(

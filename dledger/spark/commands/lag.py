@@ -1,4 +1,4 @@
-"""`dledger spark lag STORE`: how far consumer groups are behind, now and in the past."""
+"""`dledger spark lag STORE`: report how far consumer groups are behind, now and in the past."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Over stores, run the job that reads the history of the lag. Over brokers, ask for the present lag,
-    without Spark."""
+    """Report the lag. For stores, run the job that reads the history of the lag. For brokers, ask for the
+    present lag, without Spark."""
     if namesrv := servers_of(arguments):
         from dledger.spark.jobs.lag_live import lag_live
 
@@ -33,7 +33,7 @@ async def run(context: Context, arguments: Options) -> Outcome:
 
 
 def _check_live(arguments: Options) -> None:
-    """CannotRun for options that have an effect only over stores."""
+    """Raises CannotRun for options that have an effect only for stores."""
     told = {
         "STORE": arguments.stores,
         "--option": arguments.option,

@@ -1,4 +1,4 @@
-"""The frame around a command of `dledger spark`: the event loop, the output, the exit code."""
+"""The program around each command of `dledger spark`: the event loop, the output, the exit code."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Run the job."""
+    """Run the job that reads the rows."""
     async with context.spark("dledger-read", arguments.master) as spark:
         return await context.job(spark, "read", lambda: _read(spark, arguments))
 

@@ -1,5 +1,5 @@
-"""`dledger spark replay --archive DIR --to-namesrv ADDR`: send messages of an archive or a log to a topic
-again."""
+"""`dledger spark replay --archive DIR --to-namesrv ADDR`: send the messages of an archive or of a log
+again, to a topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Run the job."""
+    """Run the replay job."""
     async with context.spark("dledger-replay", arguments.master, short=False) as spark:
         return await context.job(spark, "replay", lambda: _replay(spark, context, arguments))
 

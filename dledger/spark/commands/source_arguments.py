@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 def servers_of(arguments: Options) -> str:
-    """The NameServers that were given; NAMESRV_ADDR where no other source is given; else the empty text."""
+    """Return the NameServers of the option `namesrv`. Without the option: NAMESRV_ADDR if no other source
+    is given, else the empty text."""
     if arguments.namesrv is not None:
         return str(arguments.namesrv)
     return "" if arguments.stores or getattr(arguments, "archive", "") else namesrv_addr()
 
 
 def source_of(arguments: Options) -> LogSource:
-    """Return the source that the arguments name. spark.jobs.errors.JobError when they name none or several,
-    or give an option twice."""
+    """Return the source that the arguments name. Raises spark.jobs.errors.JobError if they name none or
+    several, or give an option twice."""
     from dledger.spark.jobs.errors import JobError
     from dledger.spark.jobs.log_source import LogSource
 

@@ -1,4 +1,4 @@
-"""`dledger spark stats STORE`: statistics of topics."""
+"""`dledger spark stats STORE`: report statistics of topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Run the job."""
+    """Run the statistics job."""
     async with context.spark("dledger-stats", arguments.master, short=False) as spark:
         return await context.job(spark, "statistics", lambda: _statistics(spark, context, arguments))
 

@@ -1,4 +1,5 @@
-"""Converters for arguments of the command line. A wrong word raises ValueError with a text for people."""
+"""Functions that convert arguments of the command line to values. They raise ValueError, with a text for
+people, for a wrong argument."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from datetime import UTC, datetime
 
 
 def moment_ms(text: str) -> int:
-    """A point in time in ISO form, UTC unless it says otherwise, as ms since the epoch."""
+    """Convert a point in time in ISO form to ms since the epoch. It is in UTC unless the text names
+    another zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -15,7 +17,7 @@ def moment_ms(text: str) -> int:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """An option of the data source, written NAME=VALUE."""
+    """Split an option of the data source, written NAME=VALUE, into name and value."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ValueError(f"{text!r} is not NAME=VALUE")

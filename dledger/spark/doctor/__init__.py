@@ -1,12 +1,12 @@
 """Check what Spark needs, one thing after another: `dledger spark doctor [STORE ...]`.
 
-Each check says what was found and, if that is not good, what to do. The machine is checked first, without
-Spark; then a session is started and a small job runs the same checks on every executor.
+Each check says what was found and, if that is not good, what to do. First the machine is checked without
+Spark. Then a session is started, and a small job makes checks on every executor.
 
-* `check`    what a check is; all of them as JSON and as text
-* `machine`  Python, packages, Java, memory, disk and stores of this machine
-* `job`      the session and the executors
-* `probe`    the data source that the executors answer through
+* `check`: the result of a check, and all results as JSON and as text
+* `machine`: checks of this machine: Python, packages, Java, memory, disk and stores
+* `job`: checks of the session and of the executors
+* `probe`: the data source through which the executors answer
 """
 
 from dledger.spark.doctor.check import Check, Diagnosis, Status

@@ -8,18 +8,19 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """How bad a result is. The worst status of all checks is the exit code of the doctor."""
+    """How bad the result of a check is. The worst status of all checks is the exit code of the doctor."""
 
     OK = 0
     WARNING = 1
-    """Jobs run, but not well or not for long."""
+    """Jobs run, but slowly, or they may fail later."""
     ERROR = 2
     """Jobs will fail."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """`name`: a short stable word; `found`: what is there; `advice`: what to do when the status is not OK."""
+    """The result of one check. `name`: a short word that stays the same; `found`: what the check found;
+    `advice`: what to do if the status is not OK."""
 
     name: str
     status: Status
@@ -36,7 +37,7 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 all well, 1 warnings, 2 errors."""
+        """Exit code: 0 if all is well, 1 for warnings, 2 for errors."""
         return int(max((check.status for check in self.checks), default=Status.OK))
 
     def as_json(self) -> dict[str, object]:

@@ -11,8 +11,8 @@ from dledger.spark.doctor.check import Check, Diagnosis, Status
 from dledger.spark.session import Place, place_of
 
 NEEDED = ("packages", "java", "SPARK_HOME")
-"""Checks without which no session starts. If one fails, no session is tried: it would only print a stack
-trace."""
+"""Names of the checks without which no session starts. If one of them fails, no session is started: it
+would only print a stack trace."""
 
 
 def examine(
@@ -22,7 +22,7 @@ def examine(
     start_spark: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Diagnosis:
-    """Run all checks. Blocking, about 10 s; `progress` is called with the name of each check that is done."""
+    """Run all checks. Blocking, about 10 s. `progress` is called with the name of each finished check."""
     began = time.monotonic()
     checks = []
     for check in _checks(master, tuple(stores), start_spark):

@@ -18,11 +18,12 @@ from dledger.spark.java import NoJava
 from dledger.spark.session import PUSHDOWN, session
 
 JOB_LIMIT_S = 60.0
-"""If the job has not ended by then, it is cancelled: the cluster gave it no executor."""
+"""Time limit of the job. A job that has not ended by then is cancelled, and the doctor reports that the
+cluster gave it no executor."""
 
 
 def look(master: str | None, stores: tuple[str, ...]) -> Iterator[Check]:
-    """Start a session, or take the active one, and run the job."""
+    """Start a session, or use the active one, and run the job."""
     began = time.monotonic()
     theirs = SparkSession.getActiveSession()
     try:
@@ -60,7 +61,8 @@ def started(spark: SparkSession, seconds: float) -> Check:
 
 
 def executors(spark: SparkSession, stores: tuple[str, ...]) -> Iterator[Check]:
-    """Checks on what each process that ran a task reported."""
+    """Run the job, and check what the processes that ran its tasks reported. Yields the results of the
+    checks."""
     began = time.monotonic()
     stop = threading.Timer(JOB_LIMIT_S, spark.interruptAll)
     stop.daemon = True
@@ -83,8 +85,8 @@ def executors(spark: SparkSession, stores: tuple[str, ...]) -> Iterator[Check]:
 
 
 def ask(spark: SparkSession, stores: tuple[str, ...]) -> list[Row]:
-    """Run the job and return one row per task. There are twice as many tasks as cores, so that every executor
-    gets some."""
+    """Run the job and return one row per task. There are twice as many tasks as cores, so that every
+    executor runs some."""
     tasks = 2 * int(spark.conf.get("spark.default.parallelism", "") or _cores(spark))
     spark.dataSource.register(ProbeSource)
     frame = spark.read.format(ProbeSource.name()).options(tasks=str(tasks), paths=json.dumps(stores))
@@ -93,12 +95,12 @@ def ask(spark: SparkSession, stores: tuple[str, ...]) -> list[Row]:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Cores of all executors; 2 where the session does not report them (Spark Connect)."""
+    """Return the number of cores of all executors; 2 if the session does not report it (Spark Connect)."""
     return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
 
 
 def alike(rows: list[Row]) -> Iterator[Check]:
-    """Check for executors that have other versions than the driver."""
+    """Check that the executors have the same versions as the driver."""
     ours = versions()
     odd = {}
     for row in rows:
@@ -143,7 +145,7 @@ def _advice(text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The line of a Spark error that says what happened, without the stack."""
+    """Return the line of a Spark error that says what happened, without the stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): |\[[A-Z_.]+\]", line)]
     return (telling[-1:] or lines[:1] or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Checks of the machine that jobs are started from, without starting Spark."""
+"""Checks of the machine on which jobs are started. They do not start Spark."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from dledger.spark.packages import package_root
 
 MIB = 1024 * 1024
 JVM_MIB = 1100
-"""The most memory that Spark's own process took with its default heap of 1 GiB (450 MiB in an audit)."""
+"""Largest memory, in MiB, that was measured for Spark's own process with its default heap of 1 GiB (450
+MiB in an audit)."""
 WORKER_MIB = 310
-"""The most memory that one Python worker took while it read whole messages (170 MiB in an audit). Spark
-starts one worker per core."""
+"""Largest memory, in MiB, that was measured for one Python worker while it read whole messages (170 MiB in
+an audit). Spark starts one worker per core."""
 DISK_MIB = 1024
-"""Free disk space below which the doctor warns. Shuffles and spilled rows go to the disk: little in an audit,
-as much as the data when a job sorts messages."""
+"""Free disk space, in MiB, below which the doctor warns. Shuffles and spilled rows go to the disk. They
+take little room in an audit, and as much as the data if a job sorts messages."""
 _PROBE_TIMEOUT_S = 60
 
 PACKAGES: Mapping[str, tuple[str, str]] = {
@@ -36,7 +37,8 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "numpy": ("1.26", ""),
     "pandas": ("2.2", "3"),
 }
-"""Distribution -> versions [from, below) that the extra `spark` asks for; an empty text is no bound."""
+"""Maps each distribution to the versions [from, below) that the extra `spark` asks for; an empty text is
+no bound."""
 CONNECT_PACKAGES: Mapping[str, tuple[str, str]] = {
     "grpcio": ("1.76", ""),
     "grpcio-status": ("1.76", ""),
@@ -49,9 +51,10 @@ CONNECT_PACKAGES: Mapping[str, tuple[str, str]] = {
 def look(
     environ: Mapping[str, str], stores: tuple[str, ...] = (), *, connect: bool = False
 ) -> Iterator[Check]:
-    """Run all checks of the machine. Takes a second: Java is started to ask for its version.
+    """Run all checks of the machine. This takes a second, as Java is started to ask for its version.
 
-    `connect`: check a client of Spark Connect only; its Java and its workers run on another machine.
+    `connect`: check only what a client of Spark Connect needs, as its Java and its workers run on another
+    machine.
     """
     yield Check(
         "python", Status.OK, f"{platform.python_version()}, {sys.executable}, packages in {package_root()}"
@@ -67,7 +70,8 @@ def look(
 
 
 def packages(installed: Mapping[str, str] | None = None, *, connect: bool = False) -> Check:
-    """Check the versions of the packages of the extra `spark`. `installed`: version by name, for tests."""
+    """Check the versions of the packages of the extra `spark`. `installed`: the packages' versions by
+    name; tests pass it."""
     wanted = {**PACKAGES, **CONNECT_PACKAGES} if connect else PACKAGES
     found = {name: version(name) for name in wanted} if installed is None else dict(installed)
     wrong = [
@@ -82,7 +86,7 @@ def packages(installed: Mapping[str, str] | None = None, *, connect: bool = Fals
 
 
 def version(name: str) -> str:
-    """Version of an installed distribution; empty if it is not installed."""
+    """Return the version of an installed distribution; the empty text if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -111,8 +115,8 @@ def java(environ: Mapping[str, str]) -> Check:
 
 
 def spark_home(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check SPARK_HOME. It takes precedence over the Spark in pip's pyspark, and both must have the same
-    version."""
+    """Check SPARK_HOME. If it is set, Spark is started from there instead of from pip's pyspark, and both
+    must have the same version."""
     home = environ.get("SPARK_HOME")
     if home:
         jars = sorted(Path(home).glob("jars/spark-core_*.jar"))
@@ -133,7 +137,8 @@ def spark_home(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def worker_python(environ: Mapping[str, str]) -> Check:
-    """Check the interpreter of the tasks: it must have the driver's version and find the same packages."""
+    """Check the Python interpreter that runs the tasks. It must have the version of the driver's
+    interpreter and find the same packages."""
     program = environ.get("PYSPARK_PYTHON") or sys.executable
     theirs = bool(environ.get("PYSPARK_PYTHON"))
     origin = "PYSPARK_PYTHON" if theirs else "this one"
@@ -164,7 +169,8 @@ def worker_python(environ: Mapping[str, str]) -> Check:
 
 
 def memory(free_mib: int | None, cores: int) -> Check:
-    """Check whether a session on all cores of this machine fits. `free_mib`: None when it is not known."""
+    """Check whether the memory is enough for a session on all cores of this machine. `free_mib`: free
+    memory; None if it is not known."""
     need = JVM_MIB + cores * WORKER_MIB
     text = f"a session on {cores} cores takes up to {need} MiB ({JVM_MIB} for Java, {WORKER_MIB} a core)"
     if free_mib is None:
@@ -181,7 +187,8 @@ def memory(free_mib: int | None, cores: int) -> Check:
 
 
 def available_mib(root: Path) -> int | None:
-    """Memory that processes can still take: that of the machine, or a container's limit if that is lower."""
+    """Return the memory, in MiB, that processes can still allocate: that of the machine, or what is left
+    of a container's limit if this is lower."""
     try:
         text = (root / "proc/meminfo").read_text()
     except OSError:

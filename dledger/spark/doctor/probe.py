@@ -1,7 +1,8 @@
-"""Data source `dledger-probe`: each task reports where it runs and what it finds there. `doctor` reads it.
+"""Data source `dledger-probe`: each task reports on which executor it runs and what it finds there.
+`doctor` reads this source.
 
-It reaches the executors in the same way as the source `dledger`, so whatever stops the source stops the
-probe, too.
+It reaches the executors in the same way as the source `dledger`. So whatever prevents reading `dledger`
+prevents reading the probe, too.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ COLUMNS = (
     ("paths", "string"),
 )
 _SPREAD_S = 0.2
-"""A task takes at least this long: otherwise one executor might run all tasks."""
+"""Least duration of a task: if tasks ended sooner, one executor might run all of them."""
 
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """One task of the probe. `paths`: stores to look for."""
+    """One task of the probe. `paths`: stores whose presence it checks."""
 
     paths: tuple[str, ...]
 
 
 class ProbeSource(DataSource):
-    """Options: `tasks`, how many; `paths`, a JSON list of stores."""
+    """The data source. Its options: `tasks`, the number of tasks; `paths`, a JSON list of stores."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +62,7 @@ class ProbeSource(DataSource):
 
 
 class ProbeReader(DataSourceReader):
-    """Plans the tasks on the driver, and runs each of them on an executor."""
+    """Reader of the probe: it plans the tasks on the driver, and runs each task on an executor."""
 
     def __init__(self, tasks: int, paths: tuple[str, ...]) -> None:
         self._tasks = tasks
@@ -96,7 +97,7 @@ def versions() -> dict[str, str]:
 
 
 def look_at(path: str) -> str:
-    """Return the empty text when there is a directory, else what is wrong."""
+    """Return the empty text if the path is a directory, else what is wrong."""
     try:
         return "" if files_for(path).is_dir(path) else "no such directory"
     except OSError as error:

@@ -13,7 +13,7 @@ from dledger.audit.report_files import Records
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 50
-"""At most this many findings are printed; `--json` has more."""
+"""Largest number of findings in the printed table; `--json` has more."""
 
 CODES = {
     "LOST": Code(
@@ -55,7 +55,7 @@ CODES = {
     ),
     "RETIRED": Code(Severity.INFO, "nothing to do: retention has deleted it"),
 }
-"""The codes of findings, the worst first."""
+"""Maps the codes of findings to their meaning, the worst first."""
 
 COLUMNS = (
     ("kind", "string"),
@@ -70,13 +70,13 @@ COLUMNS = (
     ("count", "bigint"),
     ("detail", "string"),
 )
-"""Columns of the report as Parquet. `kind`: `sum` (named by `code`), `count` (of the findings with this code)
-or `finding` (an example)."""
+"""Columns of the report as Parquet. A row's `kind` is `sum` (a total, named by `code`), `count` (the
+number of findings with this code) or `finding` (an example)."""
 
 
 class AccountFinding(NamedTuple):
-    """One message (for UNCONSUMED: one queue) that does not add up. A field that does not apply is None or
-    empty."""
+    """One message (for code UNCONSUMED: one queue) that does not add up. A field that does not apply is
+    None or empty."""
 
     code: str
     topic: str
@@ -95,12 +95,12 @@ class AccountFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class ConsumerAccount:
-    """Acknowledged and stored messages as one consumer group has seen them: below its committed offsets
-    (`passed`) and from there on (`waiting`).
+    """Acknowledged and stored messages, as one consumer group has seen them. `passed`: messages below its
+    committed offsets; `waiting`: messages from there on.
 
-    With a file of consumed messages also: how many it worked on (`worked`), how often it worked on one again
-    (`again`), how many it passed without working on them (`skipped`), and how many of the file are neither
-    acknowledged nor stored (`unknown`).
+    With a file of consumed messages, also: `worked`, how many messages the group processed; `again`, how
+    often it processed a message once more; `skipped`, how many it passed without processing them;
+    `unknown`, how many messages of the file are neither acknowledged nor stored.
     """
 
     consumer: str
@@ -114,9 +114,10 @@ class ConsumerAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """`produced`: messages acknowledged; `stored`: how many of these are in the log; `copies`: how many
-    copies are stored beyond the first; `told`: lines of the file; `without_id`: messages stored unexpectedly
-    and without a unique id. `findings` are examples; `counts` has the number of messages for each code."""
+    """The result of the accounting. `produced`: number of acknowledged messages; `stored`: how many of
+    these are in the log; `copies`: how many copies are stored beyond the first; `told`: number of lines in
+    the file of acknowledgements; `without_id`: number of unexpectedly stored messages without a unique id.
+    `findings` are examples; `counts` has the number of messages for each code."""
 
     produced: int
     stored: int
@@ -186,7 +187,7 @@ class Account:
         yield f"account: {VERDICTS[self.severity]} {sums} {counted}".rstrip()
 
     def page(self, when: str) -> str:
-        """One self-contained HTML page."""
+        """Return the report as one self-contained HTML page."""
         codes = ", ".join(f"{html.number(self.counts[code])} {code}" for code in self._codes())
         facts = [
             f"{html.number(self.produced)} acknowledged",
@@ -214,7 +215,7 @@ class Account:
         return html.page("Produced = stored = consumed", parts, footer=footer)
 
     def records(self) -> Records:
-        """Return sums, counts and examples as rows."""
+        """Return the sums, the counts and the examples as rows of a table."""
         blank = (None, None, "")
         rows: list[tuple[object, ...]] = [
             ("sum", "", name, "", "", "", *blank, count, "") for name, count in self._sums()

@@ -1,13 +1,14 @@
-"""End-to-end accounting: produced = stored = consumed, message by message.
+"""End-to-end accounting: check, message by message, that produced = stored = consumed.
 
-* produced: a file of acknowledgements that a producer got (`acknowledgements` says what is in it)
+* produced: a file of the acknowledgements that a producer received (`acknowledgements` describes its form)
 * stored: the log
-* consumed: the committed offsets of consumer groups, and if given a file of the messages that a consumer
-  worked on
+* consumed: the committed offsets of consumer groups and, if given, a file of the messages that a consumer
+  processed
 
-A message is identified by its unique id (property UNIQ_KEY, which every RocketMQ client sets). A message that
-is in the log and was not acknowledged counts only between the first and the last acknowledged message of its
-queue, since other producers may have written there before and after; `strict` counts all.
+A message is identified by its unique id (property UNIQ_KEY, which every RocketMQ client sets). A message
+in the log that was not acknowledged is reported only if it lies between the first and the last
+acknowledged message of its queue, since other producers may have written before and after them. With
+`strict`, every such message is reported.
 """
 
 from __future__ import annotations
@@ -34,35 +35,36 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MAX_EXAMPLES = 200
-"""At most this many findings of one code are listed; all are counted."""
+"""Largest number of findings of one code that are listed. All are counted."""
 MAX_PLACES = 4
-"""At most this many places of one message are kept."""
+"""Largest number of places kept for one message; further copies of it are only counted."""
 _PLACE = ("broker", "topic", "partition")
 
 _Place = tuple[str, str, int]
 _BOUNDS = "broker string, topic string, `partition` int, lowest bigint, `end` bigint"
 
 ConsumerOffsets = Mapping[str, Mapping[tuple[str, str, int], int]]
-"""consumer group -> (broker group, topic, queue) -> the offset at which the group resumes."""
+"""Maps a consumer group, and in it (broker group, topic, queue), to the offset at which the consumer group
+resumes."""
 
 
 @dataclass(frozen=True)
 class _Frames:
-    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one; Spark keeps
-    `acks` and `log` while the job runs. `bounds`: the offsets of each queue. `sides`: one row for each id,
-    joined from `acks` and `log`."""
+    """The tables that are compared. `acks`: id and place of each acknowledged message. `log`: id and place
+    of each stored message. `bounds`: the range of offsets of each queue. `sides`: one row for each id,
+    joined from `acks` and `log`. Spark keeps `acks` and `log` while the job runs."""
 
     acks: DataFrame
     log: DataFrame
     bounds: DataFrame
     retired: DataFrame
-    """(broker, topic) of which retention deleted messages."""
+    """The topics, as (broker, topic), of which retention deleted messages."""
     sides: DataFrame
     brokers: list[str]
-    """Broker groups of which at least one queue was seen."""
+    """Broker groups of which the source has at least one queue."""
     gaps: list[str]
-    """Broker groups of which the archive lacks messages that retention deleted before they could be
-    archived."""
+    """Broker groups with a gap in the archive: retention deleted some of their messages before they could
+    be archived."""
 
 
 def account(
@@ -75,10 +77,11 @@ def account(
     strict: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Account:
-    """Compare produced, stored and consumed. Blocking; JobError for files that cannot be believed and for
-    options that leave messages out, PySparkException.
+    """Compare what was produced, stored and consumed. Blocking. Raises JobError for files that cannot be
+    used and for options that leave messages out, and PySparkException.
 
-    `offsets`: of the consumer groups to account for; `consumed`: file of consumed messages, by unique id.
+    `offsets`: committed offsets of the consumer groups to check; `consumed`: path of a file of consumed
+    messages, with their unique ids.
     """
     source.check_options("account", ("subscribe",))
     if consumed and not offsets:
@@ -112,9 +115,11 @@ def account(
 
 
 def archive_gaps(source: LogSource) -> list[str]:
-    """Broker groups of which an archive lacks messages that retention deleted before they could be archived;
-    empty without an archive. JobError for an archive of only some tags: it does not show which messages it
-    left out."""
+    """Return the broker groups of which the archive lacks messages, because retention deleted them before
+    they could be archived. Empty if the source is no archive.
+
+    Raises JobError for an archive of only some tags, as it does not show which messages it left out.
+    """
     if not source.archive:
         return []
     archive = ArchiveFiles(files_for(source.archive), source.archive)
@@ -125,8 +130,8 @@ def archive_gaps(source: LogSource) -> list[str]:
 
 
 def _topics(source: LogSource, acks: DataFrame) -> list[str]:
-    """Topics of the acknowledged messages. JobError if there are none, and for topics that the source leaves
-    out."""
+    """Return the topics of the acknowledged messages. Raises JobError if there are none, or if the source
+    leaves one of them out."""
     topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
         raise JobError("the file holds no acknowledgements, so there is nothing to compare")
@@ -138,14 +143,14 @@ def _topics(source: LogSource, acks: DataFrame) -> list[str]:
 
 
 _Ranges = dict[_Place, tuple[int, int]]
-"""(broker group, topic, queue) -> offsets [lowest, end)."""
+"""Maps a queue (broker group, topic, queue) to its offsets [lowest, end)."""
 
 
 def _queues(
     spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges | None = None
 ) -> _Ranges:
-    """Ranges of the acknowledged topics' queues, among those `known`: as the queues' own files or the brokers
-    say."""
+    """Return the offsets of the queues of these topics, as the ConsumeQueue files or the brokers report
+    them. `known`: ranges from an earlier call; only topics in it are asked for again."""
     if source.archive:
         return {}
     if known is not None:
@@ -161,7 +166,8 @@ def _queues(
 
 
 def _stored(spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges) -> DataFrame:
-    """Id and place of the messages of the acknowledged topics."""
+    """Return id and place of the stored messages of the acknowledged topics. `known`: the ranges of their
+    queues."""
     if source.servers:
         topics = [topic for topic in topics if any(topic == place[1] for place in known)]
     if topics and not source.archive:
@@ -177,17 +183,20 @@ def _stored(spark: SparkSession, source: LogSource, topics: list[str], known: _R
 
 
 def _found(log: DataFrame) -> _Ranges:
-    """Ranges of the messages that were read."""
+    """Return the range of offsets, in each queue, of the messages that were read."""
     rows = log.groupBy(*_PLACE).agg(F.min("offset"), F.max("offset") + 1).collect()
     return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
 
 
 def bounds_of(before: _Ranges, found: _Ranges, after: _Ranges) -> dict[_Place, tuple[int | None, int | None]]:
-    """For each queue, the offsets [lowest, end) between which no message may be missing.
+    """Return, for each queue, the offsets [lowest, end) between which no message may be missing.
 
-    The queues' own files also know queues whose messages are all deleted, but these files may lag behind the
-    log. A running node goes on while the log is read: messages that came after the first look, and messages
-    deleted since then, may be missing.
+    `found` has the ranges of the messages that were read. `before` and `after` have the ranges that the
+    ConsumeQueue files, or the brokers, reported before and after reading. They also contain queues whose
+    messages are all deleted. ConsumeQueue files may lag behind the log, so `found` may reach further.
+
+    A running node continues to write and to delete while the log is read. So messages that arrived after
+    `before` was taken, and messages deleted since then, may be missing.
     """
     lowest = {place: low for place, (low, _) in after.items()}
     end = {place: high for place, (_, high) in before.items()}
@@ -292,18 +301,20 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
 
 
 def _beyond() -> Column:
-    """Whether the acknowledged place lies behind all that this source knows to be committed."""
+    """Whether the acknowledged place is behind all that this source knows to be committed. Also true if
+    the acknowledgement has no offset."""
     return F.col("end").isNull() | F.col("offset").isNull() | (F.col("offset") >= F.col("end"))
 
 
 def _nowhere() -> Column:
-    """Whether the acknowledgement does not say where the message is."""
+    """Whether the acknowledgement lacks the queue or the offset of the message."""
     return F.col("partition").isNull() | F.col("offset").isNull()
 
 
 def _perhaps_retired(gaps: list[str]) -> Column:
-    """Whether retention may have deleted the message: its place is not acknowledged and retention deleted
-    messages where it may have been, or its place lies in an archive with a gap."""
+    """Whether retention may have deleted the message. This is so in two cases: the acknowledgement does
+    not say where the message is, and retention deleted messages where it may have been; or the message's
+    place is in an archive with a gap."""
     queue_retired = F.coalesce(F.col("lowest") > 0, F.col("retired"), F.lit(False))
     in_gap = F.col("broker").isin(gaps)
     return (_nowhere() & (queue_retired | in_gap)) | (in_gap & (F.col("offset") < F.col("end")))
@@ -352,8 +363,8 @@ def _detail(code: str, row: dict[str, object]) -> str:
 
 
 def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
-    """Messages that are stored and were never acknowledged: examples, how many, how many of them without an
-    id."""
+    """Find stored messages that were never acknowledged. Returns examples, their number, and how many of
+    them have no unique id."""
     windows = frames.acks.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
     known = frames.acks.select("id").distinct()
     rest = frames.log.join(known, "id", "left_anti")
@@ -376,7 +387,8 @@ def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], in
 def _consumers(
     spark: SparkSession, result: Account, frames: _Frames, offsets: ConsumerOffsets, consumed: str
 ) -> Account:
-    """Compare, for each consumer group, the acknowledged and stored messages with what it consumed."""
+    """Compare, for each consumer group, the acknowledged and stored messages with those that the group
+    consumed."""
     ours = frames.log.join(frames.acks.select("id").distinct(), "id", "left_semi")
     worked = read_consumed(spark, consumed) if consumed else None
     for consumer, table in sorted(offsets.items()):
@@ -406,7 +418,7 @@ class _Waiting:
 
 
 def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
-    """Messages that the group has not passed yet, as one finding for each queue."""
+    """Find the messages that the group has not passed yet. Returns one finding for each queue."""
     queues = passed.groupBy(*_PLACE, "stands").agg(
         F.count_if("passed").alias("done"), F.count_if(~F.col("passed")).alias("left")
     )
@@ -430,7 +442,9 @@ def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
 def _worked(
     passed: DataFrame, worked: DataFrame, frames: _Frames, one: ConsumerAccount
 ) -> tuple[list[AccountFinding], ConsumerAccount]:
-    """Messages that the group passed and that no file says it worked on, and the other way round."""
+    """Compare what the group passed with the file of consumed messages. Finds messages that it passed
+    without processing them, and messages that it processed although they were neither acknowledged nor
+    stored."""
     mine = worked.where((F.col("consumer") == one.consumer) | (F.col("consumer") == "")).select("id")
     times = mine.groupBy("id").count()
     skipped = passed.where("passed").join(times, "id", "left_anti")

@@ -4,10 +4,10 @@ JSON lines (also compressed: `.gz`), or Parquet; a file or a directory of files:
 
     {"id": "7F00...", "topic": "orders", "brokerName": "broker-a", "queueId": 3, "queueOffset": 1712}
 
-`id` is the unique id (`SendResult.message_id`, Java's `msgId`). The queue and the offset may be left out:
-then the job checks only that the message is stored. `brokerName` is needed where a topic lies in several
-groups. Files of consumed messages have `id` and, where several groups wrote them, `consumer`. Other spellings
-that clients use are understood (`NAMES`).
+`id` is the unique id (`SendResult.message_id`, Java's `msgId`). The queue and the offset may be left out.
+In this case the job checks only that the message is stored. `brokerName` is needed if several broker
+groups have the topic. Files of consumed messages have `id` and, if several consumer groups wrote them,
+`consumer`. Other spellings that clients use are understood (`NAMES`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ NAMES: dict[str, tuple[str, ...]] = {
     "offset": ("queueoffset", "queue_offset", "offset"),
     "consumer": ("consumer", "consumergroup", "consumer_group"),
 }
-"""Our name -> the spellings that are accepted, in upper or lower case."""
+"""Maps our name of a field to the accepted spellings, which may be in upper or lower case."""
 _TYPES = {"partition": "int", "offset": "bigint"}
 _CORRUPT = "_corrupt_record"
 
 
 def read_acknowledgements(spark: SparkSession, path: str) -> tuple[DataFrame, int]:
-    """Return (id, broker, topic, partition, offset), one row per acknowledged message, and the number of
-    lines.
+    """Return a table (id, broker, topic, partition, offset) with one row per acknowledged message, and the
+    number of lines.
 
-    JobError when the file is not readable, has a line that is no acknowledgement, or lacks ids or topics.
+    Raises JobError if the file is not readable, has a line that is no acknowledgement, or lacks ids or
+    topics.
     """
     rows = _read(spark, path, ("id", "topic", "broker", "partition", "offset"), ("id", "topic"))
     known = rows.select("id", F.coalesce("broker", F.lit("")).alias("broker"), "topic", "partition", "offset")
@@ -47,7 +48,7 @@ def read_acknowledgements(spark: SparkSession, path: str) -> tuple[DataFrame, in
 
 
 def read_consumed(spark: SparkSession, path: str) -> DataFrame:
-    """Return (id, consumer), one row for each time that a message was worked on."""
+    """Return a table (id, consumer) with one row for each time that a message was processed."""
     rows = _read(spark, path, ("id", "consumer"), ("id",))
     return rows.select("id", F.coalesce("consumer", F.lit("")).alias("consumer"))
 
@@ -73,7 +74,7 @@ def _read(spark: SparkSession, path: str, wanted: tuple[str, ...], needed: tuple
 
 
 def _json(spark: SparkSession, path: str) -> DataFrame:
-    """JSON lines, all values as texts. JobError for a line that is not JSON."""
+    """Read JSON lines; all values become texts. Raises JobError for a line that is not JSON."""
     frame = (
         spark.read.option("primitivesAsString", True).option("columnNameOfCorruptRecord", _CORRUPT).json(path)
     )
@@ -86,6 +87,6 @@ def _json(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _pick(columns: dict[str, str], name: str) -> Column:
-    """The value of the first spelling that is set."""
+    """Return the value of the first spelling of the field `name` that is set."""
     there = [F.col(f"`{columns[spelling]}`") for spelling in NAMES[name] if spelling in columns]
     return F.coalesce(*there, F.lit(None)).cast(_TYPES.get(name, "string"))

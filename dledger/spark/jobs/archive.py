@@ -1,8 +1,9 @@
-"""Archive topics to Parquet, by topic and day: resumable, every committed message exactly once.
+"""Archive topics to Parquet, by topic and day: resumable, and every committed message exactly once.
 
-The log is archived in batches, in its order. Each batch ends at or below the committed index of the time when
-it was planned. A run resumes where the last one ended, even if that one was killed (`archive_files` says
-how). After each batch its queue offsets are checked: no message of a queue may be missing or occur twice.
+The log is archived in batches, in its order. Each batch ends at or below the index that was committed when
+it was planned. A run resumes where the last run ended, even if that run was killed (`archive_files` says
+how). Before a batch is committed its queue offsets are checked: no message of a queue may be missing or
+occur twice.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH_BYTES = 4 * 1024**3
-"""About how many bytes of log go into one batch: it is cut between segments. Staging needs as much room,
-compressed."""
+"""Approximate size, in bytes of log, of one batch, which is cut between segments. The staging directory
+needs as much room, less what compression saves."""
 BATCH_MESSAGES = 2_000_000
-"""Messages of one batch from live brokers, which do not report bytes."""
+"""Largest number of messages in one batch from live brokers. They do not report bytes."""
 FILE_ROWS = 1_000_000
-"""At most this many rows go into one file."""
+"""Largest number of rows in one file."""
 SPREAD = 8
-"""At most this many files are made for a topic and day in one batch: the queues are divided among as many
-tasks."""
+"""Largest number of files for one topic and day in one batch. The queues are divided among as many tasks."""
 COLUMNS = (
     "key",
     "value",
@@ -55,13 +55,14 @@ DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as
 """Day of the store time in UTC, whatever time zone the session has."""
 Queue = tuple[str, int]
 SELECTION = (*TOPIC_CHOICE, "tags")
-"""Options that choose what is archived: they are recorded, and are the same for the whole archive."""
+"""Options that choose what is archived. They are recorded, and must be the same for all batches of an
+archive."""
 
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What a run did. `skipped`: (group, "log" or "topic/queue", first, last) of messages that retention
-    deleted before they could be archived."""
+    """What a run archived. `skipped`: messages that retention deleted before they could be archived, as
+    (broker group, "log" or "topic/queue", first, last)."""
 
     root: str
     batches: int = 0
@@ -72,7 +73,7 @@ class ArchiveResult:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 1 when messages were deleted before they could be archived, else 0."""
+        """Exit code: 1 if messages were deleted before they could be archived, else 0."""
         return 1 if self.skipped else 0
 
     def as_json(self) -> dict[str, object]:
@@ -103,7 +104,7 @@ class ArchiveResult:
 
 
 class Plan(NamedTuple):
-    """The plan of one batch: how to read it, and the position of the archive after it."""
+    """The plan of one batch: how to read it, and the position that the archive has reached after it."""
 
     group: str
     cluster: str
@@ -125,8 +126,8 @@ def archive(
 ) -> ArchiveResult:
     """Archive everything that is committed and not yet archived. Blocking.
 
-    `root`: a directory that driver and executors see under this path. JobError, PySparkException: batches
-    that were archived before the error stay, and the next run resumes after them.
+    `root`: a directory that driver and executors see under this path. Raises JobError or PySparkException.
+    Batches that were archived before the error stay, and the next run resumes after them.
     """
     if source.archive:
         raise JobError("an archive cannot be the source: give store directories or --namesrv")
@@ -166,8 +167,8 @@ def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None
 
 
 def selected(selection: Mapping[str, str]) -> dict[str, object]:
-    """Return what a selection means, so that two spellings of it are equal: order, blanks and options without
-    an effect do not count. JobError for a wrong value."""
+    """Return the meaning of a selection, so that two spellings of it compare as equal: order, blanks and
+    options without an effect do not matter. Raises JobError for a wrong value."""
     try:
         found = {name: _meaning(name, value) for name, value in selection.items()}
     except BadOption as error:
@@ -192,7 +193,7 @@ def _meaning(name: str, value: str) -> object:
 
 
 def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iterator[Plan]:
-    """Plan batches as ranges of the log, cut between segments."""
+    """Plan batches that are ranges of the log, cut between segments."""
     for replica in best_replicas(source.stores):
         group = group_name(replica)
         cluster = replica.identity.cluster if replica.identity else ""
@@ -235,7 +236,8 @@ def _first_index(replica: Replica) -> int:
 
 
 def _cuts(replica: Replica, start: int, batch_bytes: int) -> Iterator[int]:
-    """Last indexes of batches from `start` to the committed end."""
+    """Divide the log from index `start` to the last committed entry into batches. Yields the last index of
+    each batch."""
     size = 0
     for segment, following in zip(replica.segments, replica.segments[1:], strict=False):
         after = following.first_index
@@ -252,7 +254,7 @@ def _cuts(replica: Replica, start: int, batch_bytes: int) -> Iterator[int]:
 def _plan_queues(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, batch_messages: int
 ) -> Iterator[Plan]:
-    """Plan batches as ranges of queue offsets; each queue gets its share of a batch."""
+    """Plan batches that are ranges of queue offsets. Each queue gets its share of a batch."""
     bounds = source.queues(spark)
     ends: dict[str, dict[Queue, tuple[int, int]]] = {}
     for row in bounds.select("group", "topic", "partition", "minOffset", "maxOffset").collect():
@@ -286,8 +288,8 @@ def _plan_queues(
 def _share(
     bounds: Mapping[Queue, tuple[int, int]], position: Mapping[str, int], limit: int
 ) -> dict[Queue, tuple[int, int]]:
-    """Queue -> [start, end) of the next batch. Queues with new messages share the batch in proportion to
-    these."""
+    """Return the range of offsets [start, end) of each queue in the next batch. The batch is divided among
+    the queues in proportion to the number of their new messages."""
     backlog = {}
     for (topic, queue), (lowest, end) in sorted(bounds.items()):
         start = max(position.get(f"{topic}/{queue}", lowest), lowest)
@@ -329,7 +331,8 @@ def _write(
 
 
 def _stage(frame: DataFrame, group: str, staging: str) -> None:
-    """Write the batch: the rows of a queue lie in order in one file, and each topic and day has few files."""
+    """Write the batch to the staging directory. The rows of a queue are in one file, in order, and each
+    topic and day has few files."""
     rows = frame.withColumn("group", F.lit(group)).withColumn("day", F.expr(DAY))
     (
         rows.select("topic", "day", *COLUMNS)
@@ -346,8 +349,8 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
 def _checked_queues(
     spark: SparkSession, target: ArchiveFiles, before: dict[str, int], plan: Plan, *, whole: bool
 ) -> dict[str, int]:
-    """Return the next offset of each queue after this batch. JobError when offsets are missing or occur
-    twice."""
+    """Return the next offset of each queue after this batch. Raises JobError if offsets are missing or
+    occur twice."""
 
     def excused(name: str) -> bool:
         gaps = [of for of, _, _ in plan.skipped]

@@ -1,22 +1,22 @@
-"""The files of an archive, and how a batch gets into them exactly once. No Spark in here.
+"""The files of an archive, and how a batch is added to them exactly once. This module does not use Spark.
 
 ```
 <root>/topic=<topic>/day=<yyyy-mm-dd>/<batch>-<number>.parquet    what readers see
-<root>/_archive/<batch>.json                                      one record per batch, for ever
+<root>/_archive/<batch>.json                                      one record per batch, never deleted
 <root>/_archive/staging/<batch>/topic=.../day=.../part-*.parquet  a batch being written
 <root>/_archive/lock
 ```
 
-Spark and Arrow pass over names that begin with `_`, so `spark.read.parquet(root)` is the archive.
+Spark and Arrow skip names that begin with `_`, so `spark.read.parquet(root)` reads exactly the archive.
 
 1. The batch is written below `staging`, and made durable.
-2. Its record is published by one rename: the commit. It names every file and where it goes, and the
-   positions in the log from which the next batch goes on.
-3. The files move to their places; their names follow from the record, so doing it again changes nothing.
-4. The staging directory goes.
+2. Its record is published by one rename, which is the commit of the batch. The record names every file and
+   its final place, and the positions in the log at which the next batch begins.
+3. The files are moved to their places. The record gives their names, so repeating this changes nothing.
+4. The staging directory is removed.
 
-Whatever happens before 2 leaves nothing behind that anybody sees, and the batch is written anew; what
-happens after it is completed by the next run.
+A failure before step 2 leaves nothing that readers see, and the batch is written again. After step 2, the
+next run completes the batch.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ VERSION = 1
 
 LOG = "log"
 Gap = tuple[str, int, int]
-"""A range that was deleted before it could be archived: "log" or "topic/queue", its first and its last index
-or offset."""
+"""A range that was deleted before it could be archived: "log" or "topic/queue", then its first and its
+last index (of the log) or offset (of the queue)."""
 Positions = dict[str, dict[str, int]]
-"""broker group -> where the archive stands: {"log": next index of the log} or {"topic/queue": next
-offset}."""
+"""Maps a broker group to the point up to which it is archived: {"log": next index of the log} or
+{"topic/queue": next offset}."""
 
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of a batch. `staged` is relative to the staging directory, `path` to the root."""
+    """A data file of a batch. `staged`: its path in the staging directory; `path`: its final path below
+    the root."""
 
     staged: str
     path: str
@@ -54,7 +55,8 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class Batch:
-    """The record of a batch. `positions` and `queues` describe the whole archive, with this batch in it."""
+    """The record of a batch. `positions` and `queues` describe the whole archive as it is after this
+    batch."""
 
     number: int
     group: str
@@ -63,8 +65,8 @@ class Batch:
     """Options that choose what is archived. They are the same for all batches of an archive."""
     positions: Positions
     queues: Positions
-    """broker group -> {"topic/queue": next offset}: messages with lower offsets are in the archive, or were
-    skipped."""
+    """Maps a broker group to {"topic/queue": next offset}. Messages with lower offsets are in the archive,
+    or were skipped."""
     files: tuple[ArchivedFile, ...] = ()
     skipped: tuple[Gap, ...] = ()
     version: int = VERSION
@@ -77,7 +79,7 @@ class Batch:
 
 @dataclass
 class ArchiveFiles:
-    """An archive, locked against other writers until `close`. Methods are blocking."""
+    """An archive. Opening it locks out other writers until `close`. Methods are blocking."""
 
     files: Files
     root: str
@@ -86,7 +88,8 @@ class ArchiveFiles:
     _lock: File | None = field(default=None, repr=False)
 
     def open(self) -> None:
-        """Make the directories, take the lock, and complete the last batch of an earlier run. JobError."""
+        """Make the directories, take the lock, and complete the last batch of an earlier run. Raises
+        JobError."""
         if not self.files.is_dir(self._records) and self.files.is_dir(self.root):
             others = sorted(self.files.listdir(self.root))
             if others:  # readers of the archive would read them, too
@@ -120,15 +123,17 @@ class ArchiveFiles:
 
     @property
     def next_number(self) -> int:
-        """Number of the next batch to be written."""
+        """The number of the next batch to be written."""
         return self.last.number + 1 if self.last else 0
 
     def staging(self, number: int) -> str:
-        """The directory in which a batch is staged, by `topic=<topic>/day=<day>`."""
+        """Return the path of the directory in which a batch is staged. It has subdirectories
+        `topic=<topic>/day=<day>`."""
         return f"{self._staging}/{segment_name(number)}"
 
     def commit(self, batch: Batch, rows_of: Callable[[str], int]) -> Batch:
-        """Make the files in the staging directory part of the archive. Return the record with its files."""
+        """Make the files in the staging directory part of the archive. Return the batch's record, with its
+        files."""
         staged = [name for name in self._walk(self.staging(batch.number), "") if name.endswith(".parquet")]
         found = []
         for count, name in enumerate(staged):
@@ -146,13 +151,13 @@ class ArchiveFiles:
         return whole
 
     def numbers(self) -> list[int]:
-        """Numbers of all batches, ascending."""
+        """Return the numbers of all batches, ascending."""
         names = self.files.listdir(self._records)
         parsed = [parse_segment_name(name.removesuffix(".json")) for name in names if name.endswith(".json")]
         return sorted(number for number in parsed if number is not None)
 
     def read(self, number: int) -> Batch:
-        """One record. JobError when it cannot be believed."""
+        """Read the record of one batch. Raises JobError if it is not valid."""
         path = f"{self._records}/{segment_name(number)}.json"
         data = read_file(self.files, path)
         try:
@@ -161,10 +166,11 @@ class ArchiveFiles:
             raise JobError(f"{path} is not a record of an archive: {error}") from error
 
     def gap_since(self, group: str, queue: str) -> bool:
-        """Whether retention deleted log of this group after the batch that has the queue's newest message.
+        """Whether retention deleted messages of this broker group after the batch with the queue's newest
+        archived message.
 
-        Until the next message of the queue is archived, even many batches later, it is not known which of its
-        offsets were deleted.
+        Until the next message of the queue is archived, even many batches later, it is not known which of
+        the queue's offsets were deleted.
         """
         batch = self.last
         known = _next_offset(batch, group, queue)
@@ -206,7 +212,8 @@ class ArchiveFiles:
         self.files.sync_dir(self._records)
 
     def _put_in_place(self, batch: Batch) -> None:
-        """Move the files that are not in their places yet. JobError when a file is in neither place."""
+        """Move the files of the batch that are still in the staging directory to their places. Raises
+        JobError if a file is neither in the staging directory nor in its place."""
         directories = dict.fromkeys(file.path.rpartition("/")[0] for file in batch.files)
         for directory in directories:
             self.files.mkdir(f"{self.root}/{directory}")

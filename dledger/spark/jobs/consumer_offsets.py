@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[str, ...]) -> ConsumerOffsets:
-    """Committed offsets of these consumer groups, from the replicated state. In each broker group the replica
-    with the highest committed index is read. Blocking; JobError for an unknown consumer group."""
+    """Return the committed offsets of these consumer groups, from the replicated state. In each broker
+    group the replica with the highest committed index is read. Blocking. Raises JobError for an unknown
+    consumer group."""
     if not source.stores:
         raise JobError("an archive holds no offsets of consumers: give the store directories")
     state = LogSource(stores=source.best().stores).read(spark, view="state").where("kind = 'offset'")
@@ -38,7 +39,7 @@ def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[s
 
 
 def offsets_of_lag(lag: Lag) -> ConsumerOffsets:
-    """Committed offsets of consumer groups, from the answers of brokers (`lag_live`)."""
+    """Return the committed offsets of consumer groups, from the answers of brokers (result of `lag_live`)."""
     found: dict[str, dict[tuple[str, str, int], int]] = {}
     for one in lag.now:
         found.setdefault(one.consumer, {})[one.broker, one.topic, one.queue] = one.consumed

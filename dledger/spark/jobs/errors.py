@@ -1,7 +1,7 @@
-"""The error that ends a job. The command line prints its text and exits with 4."""
+"""The error that ends a job. The command line prints its text and exits with code 4."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """The text says what is wrong and what to do."""
+    """The job cannot run or cannot continue. The text says what is wrong and what to do."""

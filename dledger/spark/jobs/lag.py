@@ -1,8 +1,8 @@
-"""Consumer lag and its history, from the log of a store: commits of offsets are entries of the log.
+"""Consumer lag and its history, computed from the log of a store.
 
-So the history need not have been recorded: it goes back as far as the log does. For each bucket of time it
-has the end of a queue and the committed offset of a group. `lag_live` asks brokers for the present lag
-instead.
+Each commit of an offset is an entry of the log. So the history need not have been recorded, and it reaches
+back as far as the log. The history has the end of each queue and the committed offset of each group, for
+each bucket of time. `lag_live` asks brokers for the present lag instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MAX_BUCKETS = 240
 BUCKETS_S = (1, 10, 60, 300, 900, 3600, 21_600, 86_400)
-"""Widths of a bucket of time. The smallest with which the whole span has at most MAX_BUCKETS buckets is
-used."""
+"""Possible widths, in seconds, of a bucket of time. The smallest width that needs at most MAX_BUCKETS
+buckets for the whole span is used."""
 
 
 class Queue(NamedTuple):
@@ -40,8 +40,9 @@ class Queue(NamedTuple):
 
 @dataclass
 class _Tables:
-    """Changes by bucket: `ends` of queues and `commits` of consumer groups, and the values before the first
-    bucket."""
+    """Values that change over time, by number of the bucket of time: `ends` has the end of each queue,
+    `commits` the committed offset of each consumer group in each queue. Values from before the log begins
+    are in bucket -1."""
 
     ends: dict[Queue, dict[int, int]]
     commits: dict[tuple[str, Queue], dict[int, int]]
@@ -56,7 +57,8 @@ def lag_history(
     warn_above: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Lag:
-    """Lag of consumer groups (all, or those named) over time. Blocking; JobError, PySparkException.
+    """Return the lag of consumer groups (all, or those named) over time. Blocking. Raises JobError or
+    PySparkException.
 
     `warn_above`: how many messages of one queue a group may be behind without a warning.
     """
@@ -97,7 +99,7 @@ def _suitable(spark: SparkSession, source: LogSource, replica: Replica) -> int:
 def _collect(
     spark: SparkSession, source: LogSource, replica: Replica, bucket_s: int, tables: _Tables
 ) -> None:
-    """Add the changes that the log of one replica holds."""
+    """Add the ends of queues and the commits of offsets in the log of one replica to `tables`."""
     broker, width = group_name(replica), bucket_s * 1000
     begin = state_at_begin(replica)
     _add_begin(begin, broker, tables)
@@ -115,7 +117,7 @@ def _collect(
 
 
 def begin_of(state: ReplicatedState) -> list[tuple[str, str, int, int]]:
-    """(consumer group, topic, queue, offset) of a state."""
+    """Return the offsets of consumer groups in a state, as (consumer group, topic, queue, offset)."""
     return [
         (consumer, topic, number, offset)
         for consumer, offsets in sorted(state.offsets.items())
@@ -133,9 +135,11 @@ def _add_begin(state: ReplicatedState, broker: str, tables: _Tables) -> None:
 
 
 def _effective(events: DataFrame, begin: list[tuple[str, str, int, int]], spark: SparkSession) -> DataFrame:
-    """Events with a column `stands`: the group's offset after each event, as `ReplicatedState` would have it.
+    """Return the events with a column `stands`: the group's offset after each event, as `ReplicatedState`
+    would hold it.
 
-    A commit counts only when it is higher than the offset before; a reset counts always.
+    A commit counts only if it is higher than the offset before. A reset always counts. `begin`: the
+    offsets before the first event.
     """
     if begin:
         rows = [(-1, None, *row, 1) for row in begin]
@@ -154,7 +158,8 @@ def assemble(
     bucket_s: int,
     warn_above: int | None,
 ) -> Lag:
-    """Make the lag of each bucket from ends and commits by bucket; a value is valid until the next one."""
+    """Compute the lag in each bucket of time from the ends of queues and the commits of groups. A value is
+    valid until the next value."""
     width = bucket_s * 1000
     history: list[LagPoint] = []
     present: list[QueueLag] = []

@@ -13,7 +13,7 @@ from dledger.spark.jobs.lag_report import Lag, QueueLag
 ASKING_GROUP = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools: requests in its name change the offsets of no application."""
 AT_ONCE = 64
-"""At most this many requests are in flight at the same time."""
+"""Largest number of requests in flight at the same time."""
 
 
 async def lag_live(
@@ -25,9 +25,10 @@ async def lag_live(
     warn_above: int | None = None,
     client: ClientOptions | None = None,
 ) -> Lag:
-    """Lag of these consumer groups in these topics. JobError when brokers cannot be asked for it.
+    """Ask brokers for the lag of these consumer groups in these topics. Raises JobError if brokers cannot
+    be asked.
 
-    A queue in which the group has no committed offset counts from its first message, provided that the group
+    A queue in which the group has no committed offset counts from its first message, but only if the group
     has an offset in another queue of the topic.
     """
     if not consumers or not topics:

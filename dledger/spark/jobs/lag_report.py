@@ -14,7 +14,8 @@ from dledger.audit.text_table import text_table
 from dledger.spark.jobs.times import moment, span_text
 
 MAX_CHARTS = 100
-"""At most this many charts are on a page, one per consumer group and topic, the furthest behind first."""
+"""Largest number of charts on a page. There is one per consumer group and topic, those with the largest
+lag first."""
 COLUMNS = (
     ("kind", "string"),
     ("time", "timestamp"),
@@ -26,15 +27,15 @@ COLUMNS = (
     ("consumed", "bigint"),
     ("lag", "bigint"),
 )
-"""Columns of the report as Parquet. `kind` is `now` (without a time) or `history`."""
+"""Columns of the report as Parquet. `kind` is `now` (the present lag, without a time) or `history`."""
 
 
 class QueueLag(NamedTuple):
-    """One consumer group in one queue. `end`: offset that the next message gets; `consumed`: offset at which
-    the group resumes.
+    """The lag of one consumer group in one queue. `end`: offset that the next message gets; `consumed`:
+    offset at which the group resumes.
 
-    `behind_ms`: how long the group's next message has been waiting, with the precision of a bucket; -1 when
-    not known.
+    `behind_ms`: how long the message at that offset has been waiting for the group, with the precision of
+    a bucket; -1 if not known.
     """
 
     consumer: str
@@ -48,8 +49,8 @@ class QueueLag(NamedTuple):
 
 
 class LagPoint(NamedTuple):
-    """The lag of one consumer group in one queue at the end of a bucket of time. `time_ms`: since the epoch.
-    It is valid until the next point."""
+    """The lag of one consumer group in one queue at the end of a bucket of time. It is valid until the
+    next point. `time_ms`: end of the bucket, in ms since the epoch."""
 
     time_ms: int
     consumer: str
@@ -74,8 +75,8 @@ class _Total(NamedTuple):
 
 @dataclass(frozen=True)
 class Lag:
-    """The present lag and its history. More than `warn_above` messages behind in one queue is a warning;
-    None: never."""
+    """The present lag and its history. A group that is more than `warn_above` messages behind in one queue
+    is a warning; with None there are no warnings."""
 
     now: list[QueueLag]
     history: list[LagPoint] = field(default_factory=list, repr=False)
@@ -84,14 +85,14 @@ class Lag:
 
     @property
     def late(self) -> list[QueueLag]:
-        """Queues in which the group is more than `warn_above` messages behind."""
+        """The queues in which a group is more than `warn_above` messages behind."""
         if self.warn_above is None:
             return []
         return [one for one in self.now if one.lag > self.warn_above]
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 1 when the lag of a queue is above the limit, else 0."""
+        """Exit code: 1 if the lag of a queue is above `warn_above`, else 0."""
         return 1 if self.late else 0
 
     def as_json(self) -> dict[str, object]:
@@ -130,7 +131,7 @@ class Lag:
         )
 
     def page(self, when: str) -> str:
-        """One self-contained HTML page."""
+        """Return the report as one self-contained HTML page."""
         severity = Severity.WARNING if self.late else Severity.INFO
         total = sum(one.lag for one in self.now)
         groups = len({one.consumer for one in self.now})
@@ -161,13 +162,13 @@ class Lag:
         return html.page("Consumer lag", parts, footer=footer)
 
     def records(self) -> Records:
-        """Return the present lag and the history as rows."""
+        """Return the present lag and the history as rows of a table."""
         rows: list[tuple[object, ...]] = [("now", None, *one[:7]) for one in self.now]
         rows += [("history", *point) for point in self.history]
         return Records(COLUMNS, rows)
 
     def _totals(self) -> list[_Total]:
-        """Totals by consumer group and topic, the furthest behind first."""
+        """Return the totals by consumer group and topic, those with the largest lag first."""
         by_topic: dict[tuple[str, str], list[QueueLag]] = {}
         for one in self.now:
             by_topic.setdefault((one.consumer, one.topic), []).append(one)
@@ -185,7 +186,7 @@ class Lag:
         return sorted(totals, key=lambda total: -total.lag)
 
     def _chart(self, of: _Total) -> Markup:
-        """Lag of all queues together, bucket by bucket."""
+        """Draw the lag of a consumer group in a topic over time, summed over the queues."""
         width = self.bucket_s * 1000
         points = [point for point in self.history if (point.consumer, point.topic) == (of.consumer, of.topic)]
         if not points:

@@ -1,4 +1,5 @@
-"""Where a job reads messages from: store directories, live brokers, or an archive made of either."""
+"""The source from which a job reads messages: store directories, live brokers, or an archive of one of
+these."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_SCHEMA = f"{ddl([column for column in MESSAGES if column[0] != '_corrupt'])}, `day` date"
-"""Schema that is given when an archive is read: otherwise Spark would take the topic `2024` for a number."""
+"""Schema that is passed to Spark when it reads an archive. Without it Spark would read a topic name such
+as `2024` as a number."""
 TOPIC_CHOICE = ("subscribe", "subscribePattern", "assign", "includeSystemTopics")
 """Options that choose topics."""
 CHOICE = (
@@ -42,7 +44,7 @@ CHOICE = (
 )
 """Options that choose messages."""
 _HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
-"""Options that say how messages are read, not which ones: they are right for every job."""
+"""Options that say how messages are read, not which messages. Every job accepts them."""
 _SAID_OTHERWISE = {
     "path": "give the store directories themselves (STORE ...)",
     "servers": "give the NameServers with --namesrv",
@@ -52,9 +54,12 @@ _SAID_OTHERWISE = {
 
 @dataclass(frozen=True)
 class LogSource:
-    """Where to read: one of `stores`, `servers` and `archive`. `options`: further options of the data source,
-    in any spelling; the object holds them under their right names. JobError for unknown options, and for
-    options that have no effect here."""
+    """The source of a job: exactly one of `stores`, `servers` and `archive`. `options`: further options of
+    the data source. They may be given in any accepted spelling; the object holds them under their standard
+    names.
+
+    Raises JobError for unknown options, and for options that have no effect on this source.
+    """
 
     stores: tuple[str, ...] = ()
     servers: str = ""
@@ -83,15 +88,15 @@ class LogSource:
         object.__setattr__(self, "options", options)
 
     def check_options(self, job: str, applied: Collection[str]) -> None:
-        """JobError for an option that this job does not apply: to ignore it silently would mislead the
-        user."""
+        """Raises JobError for an option that this job does not apply, as ignoring it silently would
+        mislead the user."""
         for name in self.options:
             if name not in applied and name not in _HOW:
                 raise JobError(f"option {name} has no effect on {job}, only {', '.join(applied)}")
 
     def check_topics(self) -> None:
-        """JobError for a topic that the stores or the archive do not have: it would look like an empty topic.
-        Brokers report unknown topics themselves. Blocking."""
+        """Raises JobError for a topic that the stores or the archive do not have, as it would look like an
+        empty topic. Brokers report unknown topics themselves. Blocking."""
         wanted = names(self.options.get("subscribe", ""))
         if self.servers or not wanted:
             return
@@ -107,8 +112,9 @@ class LogSource:
                 raise JobError(f"there is no topic {topic!r}; {hint}")
 
     def best(self) -> LogSource:
-        """Return this source with only those stores that the view `messages` reads: in each group the replica
-        with the highest committed index. Then other views agree with the messages. Blocking; JobError."""
+        """Return this source with only those stores that the view `messages` reads: in each broker group,
+        the replica with the highest committed index. So other views show the same state as the messages.
+        Blocking. Raises JobError."""
         if len(self.stores) < 2:
             return self
         try:
@@ -121,21 +127,22 @@ class LogSource:
         return replace(self, stores=tuple(stores))
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
-        """A view of the data source over stores or brokers. `options` win over those of the source. The
-        option `path` may name one of several stores."""
+        """Return a view of the data source over stores or brokers. `options` take precedence over the
+        options of this source. The option `path` may name one of several stores."""
         where = {"servers": self.servers} if self.servers else {"path": json.dumps(self.stores)}
         return spark.read.format("dledger").options(**{**where, **self.options, **options}).load()
 
     def queues(self, spark: SparkSession) -> DataFrame:
-        """The view `queues` of stores or brokers, with those options that have an effect on it."""
+        """Return the view `queues` of stores or brokers, with those of the options that affect it."""
         options = {name: value for name, value in self.options.items() if "queues" in OPTIONS[name].views}
         return replace(self, options=options).read(spark, view="queues")
 
     def messages(self, spark: SparkSession, *, value: bool, headers: bool) -> DataFrame:
-        """Messages: columns of the view `messages` with `group`, and with bodies and properties where asked
-        for.
+        """Return messages: the columns of the view `messages` with `group`, and with bodies and properties
+        if asked for.
 
-        JobError when the options ask for damage as rows: a job would take these rows for messages.
+        Raises JobError if the options ask for damage as rows, because a job would take these rows for
+        messages.
         """
         if self.archive:
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
@@ -158,8 +165,8 @@ def _archived_topics(root: str) -> set[str]:
 
 
 def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str] | None:
-    """Topics that have a ConsumeQueue; if a wanted topic has none, also the topics in the replicated state.
-    None where the stores do not show it."""
+    """Return the topics that have a ConsumeQueue. If a wanted topic has none, the topics in the replicated
+    state are added. None if the stores do not show which topics they have."""
     known: set[str] = set()
     try:
         replicas = [replica for path in stores for replica in open_store(files_for(path), path)]
@@ -177,7 +184,7 @@ def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str]
 
 
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
-    """In each group the replica that knows the highest committed index. Blocking; JobError."""
+    """Return the replica with the highest committed index of each broker group. Blocking. Raises JobError."""
     best: dict[str, Replica] = {}
     for path in stores:
         try:
@@ -197,6 +204,6 @@ def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
 
 
 def group_name(replica: Replica) -> str:
-    """Name of the broker group. Stores of Apache RocketMQ do not hold it and count as one group with an empty
-    name."""
+    """Return the name of the broker group. Stores of Apache RocketMQ do not contain it; they count as one
+    group with an empty name."""
     return replica.identity.group if replica.identity else ""

@@ -1,6 +1,7 @@
-"""Read from the log what consumer groups reported of their progress: each commit of offsets is an entry.
+"""Read from the log the offsets that consumer groups committed. Each commit of offsets is an entry.
 
-Spark finds the system entries (view `entries`); tasks read the bodies of these from the store.
+Spark finds the system entries, which brokers write for themselves (view `entries`). Tasks read their
+bodies from the store.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ EVENTS = (
     ("offset", "bigint"),
     ("reset", "int"),
 )
-"""One row for each queue of a commit. `time_ms`: store time; `offset`: where the group resumes; `reset`: 1
-when the offset was set, also to a lower one. Without a reset the offset counts only when it is higher than
-before."""
+"""Columns of the table of events, which has one row for each queue in a commit of offsets. `time_ms`:
+store time; `offset`: where the group resumes; `reset`: 1 if the offset was set on purpose and may be lower
+than before, else 0. Without a reset, the offset counts only if it is higher than the one before."""
 
 
 def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> DataFrame:
-    """Events in the log of one replica. `entries`: its view `entries`.
+    """Return the commits of offsets in the log of one replica. `entries`: the view `entries` of this
+    replica.
 
-    A task fails with JobError where a system entry is damaged or cannot be read: it may have been a commit.
-    An entry itself is good also where the chain of CRCs is broken, or is not known because a task begins
-    there.
+    A task fails with JobError if a system entry is damaged or cannot be read, as the entry may have been a
+    commit. An entry counts as good even if the chain of CRCs is broken there, or cannot be checked because
+    the task begins there.
     """
     damage = F.col("damage")
     system = entries.where((F.col("kind") == int(Kind.SYSTEM)) | (damage.bitwiseAND(UNREADABLE) != 0))
@@ -70,7 +72,8 @@ def _read_events(
 def _events(
     data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int, bool]]
 ) -> Iterator[tuple[int, int, str, str, int, int, int]]:
-    """Events of the system entries at these places (pos, size, index, damaged). OSError, JobError."""
+    """Yield the events in the system entries, given as (pos, size, index, damaged). Raises OSError or
+    JobError."""
     files = files_for(data_dir)
     start, file = -1, None
     try:
@@ -93,7 +96,7 @@ def _events(
 
 
 def decode_events(index: int, record: bytes) -> Iterator[tuple[int, int, str, str, int, int, int]]:
-    """Decode the events of one system entry. An entry of another kind, or a malformed one, has no events
+    """Yield the events in one system entry. An entry of another kind, and a malformed entry, contain none
     (safety.md S13)."""
     try:
         found = decode_record(record)
@@ -107,7 +110,8 @@ def decode_events(index: int, record: bytes) -> Iterator[tuple[int, int, str, st
 
 
 def state_at_begin(replica: Replica) -> ReplicatedState:
-    """The state at the first entry of the replica's log: empty for a whole log. OSError, JobError."""
+    """Return the replicated state before the first entry of the replica's log. It is empty if nothing was
+    deleted from the log. Raises OSError or JobError."""
     for manifest in replica.snapshots:
         if manifest.index == replica.base_index:
             boundary = load_boundary(files_for(replica.directory), replica.directory, manifest.pos)

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_CELL = 60
-"""At most this many characters of a cell are shown in a table; JSON has all."""
+"""Largest number of characters of a cell in a table; a longer value is cut. JSON shows the whole value."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a view."""
+    """The first rows of a view, as `dledger spark read` prints them. `more`: whether the view has further
+    rows."""
 
     columns: tuple[str, ...]
     rows: list[tuple[object, ...]] = field(repr=False)
@@ -29,7 +30,7 @@ class Rows:
     exit_code: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """Return one JSON object. Bytes are texts where they are UTF-8, else {"hex": ...}."""
+        """Return one JSON object. Bytes become texts if they are UTF-8, else {"hex": ...}."""
         rows = [dict(zip(self.columns, map(plain, row), strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "rows": rows, "more": self.more}
 
@@ -49,9 +50,10 @@ def read_rows(
     order_by: str = "",
     limit: int = 20,
 ) -> Rows:
-    """The first rows of a view. Blocking; JobError, PySparkException for a wrong option or condition.
+    """Return the first rows of a view. Blocking. Raises JobError, and PySparkException for a wrong option
+    or condition.
 
-    `where`: a condition in SQL; `order_by`: a column.
+    `where`: a condition in SQL; `order_by`: the column by which rows are sorted.
     """
     source.check_topics()
     if source.archive:

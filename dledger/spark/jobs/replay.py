@@ -1,12 +1,15 @@
-"""Replay: messages of an archive or of a log into a topic of live brokers.
+"""Replay: send the messages of an archive or of a log to topics of live brokers again.
 
-The messages of one source queue go to one target queue, in their order, in batches; each batch waits for its
-acknowledgement. Delivery is at least once: a task that Spark runs again sends again. So every message carries
-its origin (`ORIGIN`), and `resume` leaves out messages that the target has already. A replay that was killed
-can be run again with it, and no message is duplicated that was acknowledged before.
+The messages of one source queue are sent to one target queue, in their order and in batches. The next
+batch is sent when the batch before it is acknowledged.
 
-Transactions, delays and retries are not repeated: each message is sent as a plain one, with its keys, tags
-and the properties of the application.
+Delivery is at least once, because a task that Spark runs again sends its messages again. So every message
+has a property with its origin (`ORIGIN`), and with `resume` messages that the target already has are left
+out. A replay that was killed can be run again with `resume`: messages that were acknowledged before are
+not sent twice.
+
+Transactions, delays and retries are not repeated. Each message is sent as an ordinary message, with its
+keys, its tags and the properties that the application set.
 """
 
 from __future__ import annotations
@@ -31,19 +34,20 @@ if TYPE_CHECKING:
 
 PRODUCER_GROUP = "SPARK_REPLAY"
 ORIGIN = "REPLAY_ORIGIN"
-"""Property: `<broker group>/<topic>/<queue>/<offset>` of the message that is replayed."""
+"""Property with the origin of a replayed message: `<broker group>/<topic>/<queue>/<offset>`."""
 ORIGIN_ID = "REPLAY_UNIQ_KEY"
-"""Property: the unique id that the original producer gave the message; the copy gets a new one."""
+"""Property with the unique id that the original producer gave the message. The replayed copy gets a new
+unique id."""
 BATCH_MESSAGES = 256
 BATCH_BYTES = 512 * 1024
-"""A batch has at most this many bytes of bodies and properties."""
+"""Largest size of a batch, in bytes of bodies and properties."""
 TASKS = 8
-"""At most this many source queues are sent at the same time. It bounds the load on the target."""
+"""Largest number of source queues that are sent at the same time. It limits the load on the target."""
 SENT = (("topic", "string"), ("broker", "string"), ("queue", "int"), ("messages", "bigint"))
 
 
 class Sent(NamedTuple):
-    """How many messages a target queue got."""
+    """How many messages were sent to a target queue."""
 
     topic: str
     broker: str
@@ -53,7 +57,8 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What was sent. `left_out`: messages that the target had already; None when the target was not asked."""
+    """What was sent. `left_out`: number of messages that were not sent because the target already had
+    them; None without `resume`."""
 
     sent: tuple[Sent, ...]
     left_out: int | None = None
@@ -61,7 +66,7 @@ class ReplayResult:
 
     @property
     def messages(self) -> int:
-        """How many messages were sent."""
+        """The number of messages that were sent."""
         return sum(one.messages for one in self.sent)
 
     def as_json(self) -> dict[str, object]:
@@ -92,11 +97,13 @@ def replay(
     create_queues: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> ReplayResult:
-    """Send the messages of the source. Blocking; JobError, PySparkException (a task could not send).
+    """Send the messages of the source to the brokers of `namesrv`. Blocking. Raises JobError, and
+    PySparkException if a task could not send.
 
-    `to_topic`: the target topic of all messages; by default each message goes to the topic of its own name.
-    `create_queues`: create missing target topics with this many queues. Store times in ms since the epoch,
-    the end excluded.
+    `to_topic`: the target topic of all messages; by default each message is sent to the topic of the same
+    name. `create_queues`: if not 0, missing target topics are created with this many queues.
+    `stored_from_ms`, `stored_before_ms`: send only messages stored in this range of ms since the epoch,
+    without its end.
     """
     if source.servers and not to_topic:
         raise JobError(
@@ -137,7 +144,7 @@ def replay(
 
 
 def _queues_of(namesrv: str, topics: Sequence[str], create_queues: int) -> dict[str, list[MessageQueue]]:
-    """Queues of the target topics. JobError for a topic that is missing or not writable."""
+    """Return the queues of each target topic. Raises JobError for a topic that is missing or not writable."""
     try:
         with Producer(PRODUCER_GROUP, namesrv) as producer:
             return {topic: _queues(producer, topic, create_queues) for topic in topics}
@@ -158,7 +165,7 @@ def _queues(producer: Producer, topic: str, create_queues: int) -> list[MessageQ
 
 
 def _origins(spark: SparkSession, namesrv: str, topics: Sequence[str]) -> DataFrame:
-    """Origins of all replayed messages that the target topics hold."""
+    """Return the origins (`ORIGIN`) of all replayed messages that the target topics contain."""
     target = LogSource(servers=namesrv, options={"subscribe": ",".join(topics)})
     headers = target.messages(spark, value=False, headers=True).select(
         F.col("headers")[ORIGIN].alias("origin")
@@ -169,7 +176,8 @@ def _origins(spark: SparkSession, namesrv: str, topics: Sequence[str]) -> DataFr
 def _send_all(
     namesrv: str, targets: dict[str, list[MessageQueue]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in a task: send the queues one after another with one producer."""
+    """Send the messages of several source queues, one queue after another, with one producer. This runs in
+    a task."""
     sent: dict[MessageQueue, int] = {}
     with Producer(PRODUCER_GROUP, namesrv) as producer:
         for queue, messages in _runs(_messages(batches, targets)):
@@ -204,7 +212,7 @@ def again(
     headers: dict[str, str],
     origin: str,
 ) -> Message:
-    """The copy of a message that is sent to the target."""
+    """Return the copy of a message that is sent to the target."""
     properties = {name: text for name, text in headers.items() if name not in FIRST_LIFE}
     properties[ORIGIN] = origin
     if names.UNIQ_KEY in headers:
@@ -217,7 +225,7 @@ def again(
 def _runs(
     messages: Iterable[tuple[MessageQueue, Message]],
 ) -> Iterator[tuple[MessageQueue, list[Message]]]:
-    """Group neighbours for the same queue, up to the limits of a batch."""
+    """Group consecutive messages for the same queue, up to the limits of a batch."""
     pending: list[Message] = []
     size = 0
     to: MessageQueue | None = None

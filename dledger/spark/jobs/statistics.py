@@ -1,7 +1,9 @@
-"""Topic statistics: how many messages, how large, with which keys and tags, how fast from born to stored.
+"""Topic statistics: how many messages a topic has, how large they are, their keys and tags, and their
+latency from birth to storing.
 
-Bodies are read once to measure them. Everything else is computed from a narrow table that Spark keeps during
-the job. Percentiles and numbers of distinct keys are estimates (within 0.01 % of rank, and about 2 %).
+Bodies are read once to measure them. Everything else is computed from a table of few columns that Spark
+keeps during the job. Percentiles (within 0.01 % of rank) and numbers of distinct keys (within about 2 %)
+are estimates.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ PERCENTILES = (0.5, 0.95, 0.99)
 ACCURACY = 10_000
 MAX_BUCKETS = 240
 BUCKETS_S = (1, 10, 60, 300, 900, 3600, 21_600, 86_400)
-"""Widths of a bucket of time. The smallest with which the whole span has at most MAX_BUCKETS buckets is
-used."""
+"""Possible widths, in seconds, of a bucket of time. The smallest width that needs at most MAX_BUCKETS
+buckets for the whole span is used."""
 TOP_TAGS = 10
 
 TOPIC_COLUMNS = (
@@ -57,16 +59,17 @@ TOPIC_COLUMNS = (
     ("latency_max_ms", "bigint"),
     ("latency_negative", "bigint"),
 )
-"""Fields of `TopicStatistics` that are one value."""
+"""Names of those fields of `TopicStatistics` that have a single value."""
 
 
 @dataclass(frozen=True)
 class TopicStatistics:
-    """One topic. Sizes are in bytes of bodies as consumers get them; latency is from born to stored, in ms.
+    """The statistics of one topic. Sizes are in bytes of uncompressed bodies. Latency is the time in ms
+    from the birth of a message, by the producer's clock, to its storing.
 
-    `queue_skew`: messages of the fullest queue divided by the average of the queues that have any;
-    `latency_negative`: messages that were born after they were stored, by the producer's clock;
-    `peak_messages_per_s`: in the fullest bucket.
+    `queue_skew`: number of messages of the fullest queue, divided by the average of the queues that are
+    not empty; `latency_negative`: number of messages whose birth is later than their storing;
+    `peak_messages_per_s`: rate in the bucket of time with the most messages.
     """
 
     topic: str
@@ -98,7 +101,8 @@ class TopicStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """All topics. `series`: (topic, begin of the bucket in ms since the epoch, messages, bytes)."""
+    """The statistics of all topics. `series`: number and size of messages over time, as (topic, begin of
+    the bucket in ms since the epoch, messages, bytes)."""
 
     topics: list[TopicStatistics]
     bucket_s: int
@@ -150,7 +154,7 @@ class Statistics:
                 yield f"{one.topic}: {count} messages were stored before they were born: compare the clocks"
 
     def page(self, when: str) -> str:
-        """One self-contained HTML page."""
+        """Return the report as one self-contained HTML page."""
         total = sum(one.messages for one in self.topics)
         facts = [f"{html.number(total)} messages", f"{len(self.topics)} topics", when]
         word = f"{html.size_text(sum(one.bytes for one in self.topics))} in {html.number(total)} messages"
@@ -222,9 +226,10 @@ def statistics(
     bucket_s: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Statistics:
-    """Statistics of all topics that the source gives. Blocking; PySparkException, JobError.
+    """Compute the statistics of all topics of the source. Blocking. Raises PySparkException or JobError.
 
-    `bucket_s`: seconds of one point of the series; by default chosen from BUCKETS_S to suit the span.
+    `bucket_s`: length, in seconds, of a bucket of the series; by default chosen from BUCKETS_S by the
+    length of the span.
     """
     source.check_options("stats", CHOICE)
     source.check_topics()
@@ -314,7 +319,7 @@ def _aggregates() -> list[Column]:
 
 
 def _tags(narrow: DataFrame) -> dict[str, tuple[tuple[str, int], ...]]:
-    """The most frequent tags of each topic."""
+    """Return the most frequent tags of each topic."""
     counted = narrow.where("tags is not null").groupBy("topic", "tags").count()
     ordered = F.sort_array(F.collect_list(F.struct((-F.col("count")).alias("less"), "tags")))
     rows = counted.groupBy("topic").agg(F.slice(ordered, 1, TOP_TAGS).alias("top")).collect()
