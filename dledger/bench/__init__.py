@@ -1,6 +1,8 @@
-"""Load generators for a running group: `dledger bench produce|consume --namesrv ADDR`.
+"""Measurements on this machine: `dledger bench` and its sub-commands.
 
-The loop is closed: `window` requests are in flight at any time, and each acknowledgement starts the next
-request. The generator makes no object of its own per message: slots are reused, and latencies go into a
-histogram. The output says how it was measured: warm-up left out, the generator's own CPU time, gc settings.
+`dledger bench produce|consume --namesrv ADDR` put a load on a running group. `window` requests are in
+flight at any time, and each acknowledgement starts the next request (a closed loop). The load generator
+makes no object of its own per message: it reuses slots, and counts latencies in a histogram. The output
+says how it was measured: the warm-up that was left out, the generator's own CPU time, and the settings of
+garbage collection.
 """

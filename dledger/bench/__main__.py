@@ -1,4 +1,4 @@
-"""`python -m dledger.bench` is the command `dledger bench`."""
+"""Runs `python -m dledger.bench`, which is the same as `dledger bench`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """`dledger bench audit --directory DIR`: how fast large stores are audited, and how much memory it takes.
-Linux.
+Runs only on Linux.
 
-Three replicas are made in DIR, the last of them with an IndexFile, unless they are there already. Then these
-are measured: the scan of one replica in this process, without and with an IndexFile; the audit of all three
-as a user runs it, with one process and with one per core, and the memory of these processes.
+Three replicas of a store are made in DIR, unless they are there already; the last one has an IndexFile.
+First the scan of one replica in this process is measured, without and with an IndexFile. Then the audit of
+all three replicas is measured as a user runs it, with one process and with one process per core, and so is
+the memory of these processes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from dledger.runtime.env import production_env
 from dledger.runtime.processes import cores
 
 ROUNDS = 5
-"""Each scan is measured this many times; the best time counts."""
+"""How many times each scan is measured; the best time counts."""
 
 
 def audit(directory: str, megabytes: int) -> dict[str, float]:
-    """Measure, and return the figures by name. `megabytes`: entries of all replicas together, if they must be
-    made."""
+    """Measure, and return the figures by name. `megabytes` is the size of the entries of all replicas
+    together, if the replicas must be made."""
     stores = large_stores(Path(directory), megabytes)
     result: dict[str, float] = {}
     for name, store in (("scan", stores[0]), ("scan with its IndexFile", stores[-1])):
@@ -46,7 +47,7 @@ def audit(directory: str, megabytes: int) -> dict[str, float]:
 
 
 def large_stores(directory: Path, megabytes: int) -> list[Path]:
-    """Return three replicas in a directory; they are made if they are missing."""
+    """Return three replicas in a directory. They are made if they are missing."""
     stores = [directory / f"n{number}" for number in range(3)]
 
     def make() -> None:
@@ -59,7 +60,7 @@ def large_stores(directory: Path, megabytes: int) -> list[Path]:
 
 
 def _scan(store: Path) -> tuple[float, float, int, int]:
-    """Scan a store. Return CPU seconds, seconds, bytes and entries."""
+    """Scan a store. Return the CPU seconds, the elapsed seconds, and the number of bytes and of entries."""
     env = production_env("bench")
     (replica,) = open_stores(env.files, [str(store)])
     begun, cpu_begun = time.perf_counter(), time.process_time()
@@ -76,8 +77,8 @@ def _scan(store: Path) -> tuple[float, float, int, int]:
 
 
 def _run(command: list[str]) -> tuple[float, float, float]:
-    """Return seconds, MiB of the process that took most, and MiB of all processes together, in which a shared
-    page counts once."""
+    """Run a command. Return the elapsed seconds, the memory in MiB of the process that took most, and the
+    memory in MiB of all processes together, in which a shared page counts once."""
     code, seconds, peaks = measure(command, quiet=True)
     if code:
         raise SystemExit(f"bench: exit code {code} of {' '.join(command)}")

@@ -1,8 +1,9 @@
-"""Make large stores quickly, to try the audit's speed and its judgement at 0.3 to 2 GB.
+"""Makes large stores quickly, to test the speed and the results of the audit with 0.3 to 2 GB.
 
-An entry takes about 5 microseconds: fields are packed by hand, bodies are slices of one pool of noise. The
-stores hold messages of some topics and tags, batches, consumer offsets and a change of term; ConsumeQueue and
-index files, boundary snapshots and the broker's state file are as a broker leaves them.
+An entry takes about 5 microseconds: its fields are packed by hand, and its body is a part of one block of
+random bytes. The stores hold messages of several topics and tags, batches, consumer offsets and a change
+of term. ConsumeQueue and index files, boundary snapshots and the broker's state file are as a broker
+leaves them.
 """
 
 from __future__ import annotations
@@ -57,14 +58,13 @@ INDEX_FILE_UNITS = 5_000_000 // 32
 
 
 FORMAT = "entries of decision 14"
-"""Is written into a store that is kept for later measurements. Change it whenever the format changes."""
+"""Text that is written into a store that is kept for later measurements. It must change whenever the
+format of stores changes."""
 
 
 def made_once(place: Path, make: Callable[[], object]) -> None:
-    """Have `make` fill a directory, unless it was filled before.
-
-    SystemExit for a directory that another release filled: the figures would be those of that release.
-    """
+    """Call `make` to fill a directory, unless that was done before. Raises SystemExit if another release
+    filled the directory, because the figures would be those of that release."""
     mark = place / "made"
     if not place.is_dir() or not any(place.iterdir()):
         make()
@@ -75,7 +75,7 @@ def made_once(place: Path, make: Callable[[], object]) -> None:
 
 @dataclass
 class BigLog:
-    """What was written: the headers of the entries, and all derived data."""
+    """The content of a written log: the headers of its entries, and all data that is derived from them."""
 
     segment_size: int
     headers: list[EntryHeader] = field(default_factory=list)
@@ -84,7 +84,7 @@ class BigLog:
     index: bytearray = field(default_factory=bytearray)
     end: int = 0
     keys: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """For each message: its topic and key in the form that is hashed, its position and its store time."""
+    """For each message: its topic and key as bytes that are hashed, its position, and its store time."""
 
     @property
     def last(self) -> int:
@@ -92,8 +92,8 @@ class BigLog:
         return len(self.headers) - 1
 
     def near(self, share: float) -> EntryHeader:
-        """A message at about this share of the log that is neither in a batch nor at the edge of its
-        segment."""
+        """Return the header of a message at about this share of the log. Neither the message nor its
+        neighbours are in a batch, and all three are in the same segment."""
         at = int(len(self.headers) * share)
         while True:
             around = self.headers[at - 1 : at + 2]
@@ -123,7 +123,8 @@ class _Writer:
         self._file = (self.directory / "data" / segment_name(self.pos)).open("wb")
 
     def reserve(self, size: int) -> None:
-        """Make room for this many bytes of entries, in the next segment if needed."""
+        """Make room for this many bytes of entries; if they do not fit into the segment, begin the next
+        one."""
         offset = self.pos % self.log.segment_size
         if offset + size + MIN_BLANK_SIZE <= self.log.segment_size:
             return
@@ -135,7 +136,7 @@ class _Writer:
         self._snapshot()
 
     def close_segment(self) -> None:
-        """Write the pending bytes, and give the file its full size."""
+        """Write the bytes that are still in memory, and give the file its full size."""
         assert self._file is not None
         self._file.write(b"".join(self._parts))
         self._parts.clear()
@@ -143,7 +144,7 @@ class _Writer:
         self._file.close()
 
     def add(self, body: bytes, kind: Kind = Kind.MESSAGE, remaining: int = 0) -> None:
-        """Add one entry at `pos`."""
+        """Add one entry at the position `pos`."""
         log = self.log
         index = len(log.headers)
         channel = COVERED | kind << 24 | remaining
@@ -204,7 +205,8 @@ def write_big_group(
     body: int = 900,
     seed: int = 1,
 ) -> tuple[list[Path], BigLog]:
-    """Write stores n0, n1, ... with the same content, of about `total_bytes` of entries in all."""
+    """Write stores n0, n1, ... with the same content. All stores together have about `total_bytes` of
+    entries."""
     log = BigLog(segment_size)
     store = root / "n0"
     _fill(_Writer(store, log), total_bytes // nodes, body, random.Random(seed))
@@ -315,7 +317,7 @@ def _finish(store: Path, log: BigLog) -> None:
 
 
 def add_key_file(store: Path, log: BigLog) -> Path:
-    """Write the IndexFile of all messages, numbered as a broker does."""
+    """Write the IndexFile of all messages, as a broker writes it. Returns its path."""
     texts = np.frombuffer(b"".join(text for text, _, _ in log.keys), np.uint8)
     ends = np.cumsum([len(text) for text, _, _ in log.keys])
     hashes = np.abs(java_hashes(texts, np.concatenate(([0], ends[:-1])), ends)) & MAX_SECONDS

@@ -1,7 +1,8 @@
 """The commands of `dledger bench`: run a measurement, set up garbage collection, print the result.
 
-Their options are declared in `dledger.commands.declared.bench`. Exit code 1: errors, or a limit not kept.
-Each measurement is imported when its command runs, as some need packages that others do without.
+Their options are declared in `dledger.commands.declared.bench`. Exit code 1 means that there were errors,
+or that a limit was exceeded. Each measurement is imported only when its command runs, because some need
+packages that others do not need.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from dledger.runtime.options import Options, WrongUsage
 from dledger.runtime.signals import INTERRUPTED, terminated_by_exception
 
 GC_THRESHOLDS = (100_000, 50, 50)
-"""Thresholds of the garbage collector's generations during the run; objects made before it are frozen."""
+"""Thresholds of the three generations of Python's garbage collector during the run. Objects that were made
+before the run are excluded from collections."""
 NODES = 3
-"""How many nodes the groups have that are started."""
+"""Number of nodes of the groups that a measurement starts."""
 
 
 def run(options: Options) -> int:
-    """Run the measurement that the options name; return the exit code. SIGTERM also stops the groups that it
-    started."""
+    """Run the measurement that the options name; return the exit code. On SIGTERM the groups that the
+    measurement started are stopped, too."""
     with terminated_by_exception():
         try:
             return MODES[options.mode](options)
-        except (ClusterError, ProcessError) as error:  # of a group that was to be measured
+        except (ClusterError, ProcessError) as error:  # from the group that is measured
             print(f"bench: {error}", file=sys.stderr)
             return 1
 
@@ -256,13 +258,13 @@ def _show(result: Mapping[str, float], unit: str, options: Options) -> int:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process so far."""
+    """Return the user and system time of this process so far, in seconds."""
     times = os.times()
     return times.user + times.system
 
 
 def settle_gc() -> None:
-    """Collect the garbage of the set-up, and exclude the objects that stay from further collections."""
+    """Collect the garbage of the set-up, and exclude the remaining objects from further collections."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,9 +1,10 @@
 """`dledger bench clients`: how much idle connected clients cost a broker group.
 
 Starts a group of real processes on loopback in a temporary directory and measures sends with few clients.
-Then the wanted number of consumers connects to the leader, in `--groups` groups. They send heartbeats as
-RocketMQ's clients do, and are notified when other members of their group come and go (request code 40). Then
-it measures again: latencies of sends, memory, and the processor time of the brokers while nothing is sent.
+Then the wanted number of consumers, spread over `--groups` consumer groups, connects to the leader. They
+send heartbeats as RocketMQ's clients do, and are notified when other members of their group join and leave
+(request 40 NOTIFY_CONSUMER_IDS_CHANGED). Then the same figures are measured again: latencies of sends,
+memory, and the processor time of the brokers while nothing is sent.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from dledger.runtime.env import Env, production_env
 from dledger.runtime.workers import Lane
 
 HEARTBEAT_S = 30.0
-"""Seconds between two heartbeats, as in RocketMQ's clients."""
+"""Pause between two heartbeats of a client, in seconds; the pause of RocketMQ's clients is the same."""
 TOGETHER = 50
-"""At most this many clients connect at the same time."""
+"""Largest number of clients that connect at the same time."""
 QUIET_S = 10.0
-"""For this long nothing is sent, and processor time is counted."""
+"""How long, in seconds, nothing is sent while the processor time is counted."""
 
 
 def clients(count: int, groups: int, seconds: float) -> dict[str, object]:
-    """Measure with few clients and with `count`; return the figures by name."""
+    """Measure with few clients, and again with `count` clients; return the figures by name."""
     with tempfile.TemporaryDirectory(prefix="clients-") as directory:
         spec = ClusterSpec(
             base_port=find_base_port(3),
@@ -84,7 +85,7 @@ async def _with_clients(group: LocalCluster, count: int, groups: int, seconds: f
 async def _client(
     env: Env, address: str, number: int, groups: int, room: asyncio.Semaphore, there: asyncio.Semaphore
 ) -> None:
-    """Run one client until it is cancelled."""
+    """Run one idle client, which only sends heartbeats, until it is cancelled."""
     remoting = RemotingClient(env, limits=ClientLimits())
     subscription = Subscription(topic="few", subString="*", subVersion=number)
     consumer = ConsumerData(groupName=f"idle-{number % groups}", subscriptionDataSet=[subscription])

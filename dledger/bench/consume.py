@@ -1,4 +1,5 @@
-"""Read all queues of a topic from their beginning, and check that every offset follows the one before it."""
+"""Reads all queues of a topic from their beginning, and checks that every offset follows the one before
+it."""
 
 from __future__ import annotations
 
@@ -20,24 +21,24 @@ from dledger.remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullM
 from dledger.runtime import Env
 
 _HEAD = struct.Struct(">iiIiiq")
-"""size, magic, body CRC, queue id, flag, queue offset."""
+"""Begin of a record: size, magic, body CRC, queue id, flag, queue offset."""
 _BODY_SIZE = struct.Struct(">i")
 _BODY_SIZE_AT = 84
 
 PULL_COUNT = 1024
-"""At most this many messages come with one pull unless --batch says otherwise; brokers have limits of their
-own."""
+"""Largest number of messages in one pull, unless --batch gives another number. Brokers have limits of
+their own."""
 
 
 class OrderBroken(ClientError):
-    """The offsets of a queue did not follow one another."""
+    """Raised if the offsets of a queue do not follow one another."""
 
 
 def count_records(body: bytes, expected: int) -> tuple[int, int]:
-    """Number of records and bytes of their bodies in a pull answer (IPv4 hosts), with offsets from `expected`
-    on.
+    """Count the records in the body of a pull answer (with IPv4 hosts), whose offsets must begin with
+    `expected`. Return the number of records, and the number of bytes of their bodies.
 
-    OrderBroken when an offset is not the next one, or the bytes are no records.
+    Raises OrderBroken if an offset is not the next one, or if the bytes are no records.
     """
     at, end, body_bytes = 0, len(body), 0
     first = expected
@@ -77,7 +78,7 @@ class _Run:
         )
 
     async def work(self) -> None:
-        """Pull one queue after the other until all are read to their end. `window` such workers run."""
+        """Pull one queue after another until all are read to their end. A run has `window` such workers."""
         while self.ready and not self.over():
             queue = self.ready.popleft()
             await self._pull(queue)
@@ -126,10 +127,11 @@ async def consume(
     progress: Callable[[Tally], None],
     settle: Callable[[], None],
 ) -> dict[str, object]:
-    """Read the messages that the topic has at the start, or until the time or number of messages is reached.
+    """Read the messages that the topic has at the start, or fewer if the time or the number of messages is
+    reached before.
 
-    ClientError when the topic is missing or the order is broken; no offsets are committed. At most `window`
-    pulls are in flight, and one per queue.
+    At most `window` pulls are in flight, and at most one per queue. No offsets are committed. Raises
+    ClientError if the topic is missing or the order is broken.
     """
     tally = Tally(cpu_s)
     async with ClientCore(env, load.namesrv, ClientOptions()) as core:

@@ -1,7 +1,7 @@
-"""`dledger bench core`: microseconds of one step of the pure election and replication cores.
+"""`dledger bench core`: how many microseconds one step of the election and replication code takes.
 
-No disk, no network, no event loop: only the state machines and the encoding of their messages. Each figure is
-the best of several runs of many steps, on one core.
+This code is pure: there is no disk, no network and no event loop, only the state machines and the encoding
+of their messages. Each figure is the best of several runs of many steps, on one core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BODY = 1024
 
 
 class CountingLog:
-    """A log of entries of one term and size of which only the number is kept."""
+    """A log that keeps only the number of its entries. All its entries have the same term and size."""
 
     first_index = 0
 
@@ -47,25 +47,25 @@ class CountingLog:
 
     @property
     def durable_mark(self) -> int:
-        """Like `durable_index`, as no entry of this log becomes corrupt."""
+        """Return `durable_index`, because no entry of this log becomes corrupt."""
         return self.durable_index
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry, -1 before the first, None behind the last."""
+        """Return the term of an entry; -1 before the first entry, and None behind the last one."""
         return (1 if index >= 0 else -1) if index <= self.last_index else None
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """The last entry up to `index` whose term is at most `term`."""
+        """Return the last index up to `index` whose entry has at most the term `term`."""
         return index if term >= 1 else -1
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """Last entry and bytes of a push from `first`."""
+        """Return the last entry of a push that begins with `first`, and the number of bytes of this push."""
         last = min(self.last_index, first + max_bytes // BODY - 1)
         return last, (last - first + 1) * BODY
 
 
 def measure(steps: int = STEPS) -> dict[str, float]:
-    """Microseconds per step, by name. `steps`: how many of the cheap steps are run."""
+    """Return microseconds per step, by name. `steps` is how many times each cheap step is run."""
     few = max(1, steps // 20)
     return {
         "election: heartbeats of a leader to two peers, answered": _best(_leader_round, steps),

@@ -1,17 +1,19 @@
-"""Latencies in buckets of equal width: to record one takes an index and an addition."""
+"""A histogram of latencies with buckets of equal width. To record a latency takes only an index and an
+addition."""
 
 from __future__ import annotations
 
 BUCKET_S = 10e-6
 """Width of a bucket in seconds; it is the resolution of every percentile."""
 BUCKETS = 200_000
-"""Latencies of 2 s and more share the last bucket; the largest one is kept exactly."""
+"""Number of buckets. Latencies of 2 s and more share the last bucket; the largest latency is also kept
+exactly."""
 
 PERCENTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
 
 
 class Histogram:
-    """Counts of latencies."""
+    """Counts latencies by bucket."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -27,10 +29,10 @@ class Histogram:
         self._counts[bucket if bucket < BUCKETS else -1] += 1
 
     def percentile_s(self, share: float) -> float:
-        """The latency that this share (0 to 1) of all latencies does not exceed, in seconds: a bucket's upper
-        end.
+        """Return the latency, in seconds, that this share (0 to 1) of all latencies does not exceed. It is
+        the upper end of a bucket, but never more than the largest latency.
 
-        0.0 without any latency; the largest latency if the last bucket is reached.
+        Returns 0.0 if there are no latencies, and the largest latency if the last bucket is reached.
         """
         wanted = share * self.count
         seen = 0
@@ -42,7 +44,7 @@ class Histogram:
         return self.longest_s
 
     def summary_ms(self) -> dict[str, float]:
-        """p50, p95, p99, p999 and max in milliseconds."""
+        """Return p50, p95, p99, p999 and max in milliseconds."""
         found = {name: round(self.percentile_s(share) * 1000, 3) for name, share in PERCENTILES}
         found["max"] = round(self.longest_s * 1000, 3)
         return found

@@ -1,7 +1,8 @@
-"""`dledger bench idle`: how much processor time an idle group takes, in percent of a core per process.
+"""`dledger bench idle`: how much processor time each process of an idle group takes, in percent of a core.
 
-Starts a group of real processes on loopback in a temporary directory, lets it settle, and reads the CPU time
-of every process before and after. A broker with nothing to do should take at most LIMIT_PERCENT.
+Starts a group of real processes on loopback in a temporary directory, and waits until it has settled.
+Reads the CPU time of every process at the beginning and the end of the measurement. A broker with nothing
+to do should take at most LIMIT_PERCENT.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 SETTLE_S = 3.0
 LIMIT_PERCENT = 2.0
-"""One node of an idle group may take at most this many percent of a core."""
+"""Limit for one node of an idle group, in percent of a core."""
 
 
 def idle(nodes: int, seconds: float) -> dict[str, float]:
-    """Percent of a core by node, with the highest as `worst`, and the `limit`. The leader is named `leader
-    (n0)`."""
+    """Return the percentage of a core by node, the highest one as `worst`, and the limit as `limit`. The
+    leader is named, for example, `leader (n0)`."""
     with tempfile.TemporaryDirectory(prefix="idle-") as directory:
         spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=16 * MIB)
         group = LocalCluster.create(Path(directory) / "group", spec)
@@ -47,6 +48,6 @@ def _percent(cpu_s: float, took_s: float) -> float:
 
 
 def _cpu_s(pid: int | None) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
-"""`dledger bench loaded`: how late the event loops of a group are during minutes of load.
+"""`dledger bench loaded`: how late the event loops of a group become during minutes of load.
 
-Starts a group of real processes on loopback in a temporary directory, and another process that sends as fast
-as acknowledgements allow. If the loop of a leader is late by more than the shortest election time-out,
-another leader is elected; the limit is a third of that time-out (`LAG_LIMIT_MS`).
+Starts a group of real processes on loopback in a temporary directory, and another process that sends as
+fast as acknowledgements allow. If the event loop of a leader is late by more than the shortest election
+time-out, another leader is elected. The limit for the delay, `LAG_LIMIT_MS`, is a third of that time-out.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 
 class LoadFailed(Exception):
-    """The generator ended with errors. The text is the end of its output."""
+    """Raised if the load generator ended with errors. The text is the last part of its output."""
 
 
 def loaded(nodes: int, seconds: float, *, size: int, window: int, batch: int) -> dict[str, object]:
-    """The load's rate and, by node, the longest delay of the event loop and the longest garbage collection,
-    in ms.
+    """Return the rate of the load, and for each node the longest delay of the event loop and the longest
+    garbage collection, in ms.
 
-    `within` says whether all delays are below LAG_LIMIT_MS and no new leader was elected meanwhile.
-    LoadFailed.
+    `within` says whether all delays are below LAG_LIMIT_MS and no new leader was elected during the load.
+    Raises LoadFailed.
     """
     with tempfile.TemporaryDirectory(prefix="loaded-") as directory:
         spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=64 * MIB)
@@ -70,7 +70,7 @@ def loaded(nodes: int, seconds: float, *, size: int, window: int, batch: int) ->
 
 
 def _produce(namesrv: str, seconds: float, *, size: int, window: int, batch: int) -> dict[str, Any]:
-    """Figures of `bench produce`, in a process of its own."""
+    """Run `bench produce` in another process; return its figures."""
     arguments = {"namesrv": namesrv, "seconds": seconds, "size": size, "window": window, "batch": batch}
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json"]
     for name, value in arguments.items():

@@ -1,9 +1,11 @@
-"""`python -m dledger.bench.memory COMMAND...`: run a program and report the memory of its processes. Linux.
+"""`python -m dledger.bench.memory COMMAND...`: run a program and report the memory of its processes. Runs
+only on Linux.
 
-Processes are grouped by what they run: `java`, `pyspark.daemon`, `pyspark.daemon worker` (its forks), ...
-There are three figures for each kind, in MiB: the most that one process held (its own high-water mark), and
-for all its processes together the resident pages and the proportional ones, in which a shared page counts
-once.
+Processes are grouped into kinds by what they run, such as `java`, `pyspark.daemon`, or `pyspark.daemon
+worker` (the forks of the daemon). There are three figures for each kind, in MiB. The first is the most
+that a single process held (its own high-water mark). The second is the resident memory of all processes of
+the kind together. The third is their proportional memory, in which a page that several processes share
+counts once.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERVAL_S = 0.25
-"""Processes are measured at least this often; more often just after the start, as the program may end
-soon."""
+"""Longest time between two measurements of the processes, in seconds. They are measured more often just
+after the start, because the program may end soon."""
 FIRST_INTERVAL_S = 0.01
 PROC = Path("/proc")
 MIB_KIB = 1024
@@ -26,7 +28,7 @@ MIB_KIB = 1024
 
 @dataclass
 class Peak:
-    """Peaks of one kind of processes, in KiB."""
+    """The largest memory figures of one kind of processes, in KiB."""
 
     count: int = 0
     one: int = 0
@@ -36,7 +38,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Process:
-    """One process at the time when it was measured, in KiB."""
+    """One process when it was measured. Memory is in KiB."""
 
     pid: int
     parent: int
@@ -47,8 +49,8 @@ class Process:
 
 
 def measure(command: list[str], *, quiet: bool = False) -> tuple[int, float, dict[str, Peak]]:
-    """Exit code, seconds, and the peaks by kind and of `all`. `quiet`: the program's output is thrown
-    away."""
+    """Run a program. Return its exit code, the elapsed seconds, and the peaks by kind of process; the kind
+    `all` covers all processes. If `quiet` is set, the program's output is thrown away."""
     peaks: dict[str, Peak] = {}
     began = time.monotonic()
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
@@ -74,8 +76,8 @@ def note(peaks: dict[str, Peak], processes: dict[int, Process]) -> None:
 
 
 def kind(process: Process, processes: dict[int, Process]) -> str:
-    """The kind of a process: the module after `-m`, else the program; a fork of the same program is a
-    worker."""
+    """Return the kind of a process: the name of the module after `-m`, otherwise the name of the program.
+    ` worker` is added if the parent runs the same command, because the process is then a fork."""
     words = process.command
     name = words[words.index("-m") + 1] if "-m" in words[:-1] else Path(words[0]).name if words else "?"
     parent = processes.get(process.parent)
@@ -83,7 +85,7 @@ def kind(process: Process, processes: dict[int, Process]) -> str:
 
 
 def tree(root: int) -> dict[int, Process]:
-    """A process and all its descendants; those that end meanwhile are left out."""
+    """Return a process and all its descendants by pid. Processes that end meanwhile are left out."""
     children: dict[int, list[int]] = {}
     for path in PROC.iterdir():
         if path.name.isdigit() and (parent := parent_of(path)) is not None:
@@ -99,7 +101,7 @@ def tree(root: int) -> dict[int, Process]:
 
 
 def parent_of(path: Path) -> int | None:
-    """Pid of the parent; None when the process has ended."""
+    """Return the pid of the parent process; None if the process has ended."""
     try:
         return int((path / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):
@@ -107,7 +109,7 @@ def parent_of(path: Path) -> int | None:
 
 
 def look(path: Path) -> Process | None:
-    """Measure a process; None when it has ended."""
+    """Measure a process; returns None if it has ended."""
     try:
         status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
         rollup = (path / "smaps_rollup").read_text().splitlines()[1:]

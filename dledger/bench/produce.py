@@ -1,4 +1,4 @@
-"""Send messages as fast as acknowledgements allow."""
+"""Sends messages as fast as acknowledgements allow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dledger.client import (
 from dledger.runtime import Env
 
 ERROR_PAUSE_S = 0.1
-"""A slot waits this long after an error: failures must not become a busy loop."""
+"""How long a slot waits after an error, in seconds, so that failures do not become a busy loop."""
 
 
 class _Slot:
-    """Keeps one request in flight: its acknowledgement sends the next."""
+    """Keeps one request in flight: its acknowledgement starts the next request."""
 
     __slots__ = ("_loop", "_messages", "_producer", "_run", "_started")
 
@@ -85,9 +85,10 @@ async def produce(
     progress: Callable[[Tally], None],
     settle: Callable[[], None],
 ) -> dict[str, object]:
-    """Run the load; `settle` is called once before the measured part (gc), `progress` every second.
+    """Run the load. The topic is created if it is missing.
 
-    ClientError when the topic cannot be used. The topic is created if it is missing.
+    `settle` is called once before the measured part, to set up garbage collection; `progress` is called
+    every second. Raises ClientError if the topic cannot be used.
     """
     tally = Tally(cpu_s)
     run = _Run(load, tally)

@@ -1,4 +1,4 @@
-"""The settings of a run, and its result."""
+"""The settings of a load, and its result."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Load:
-    """The settings of a run. Sizes in bytes, times in seconds."""
+    """The settings of a load. Sizes are in bytes, and times in seconds."""
 
     namesrv: str
     topic: str = "bench"
     size: int = 1024
-    """Bytes of a message's body (produce)."""
+    """Size of a message's body in bytes (only for `produce`)."""
     window: int = 256
-    """Requests in flight at the same time."""
+    """Number of requests that are in flight at the same time."""
     batch: int = 1
-    """Messages in one send request; the most in one pull."""
+    """Number of messages in one send request; for `consume`, the largest number of messages in one pull."""
     seconds: float | None = None
     messages: int | None = None
-    """The run ends when this number of messages or the time `seconds` is reached, whichever comes first."""
+    """The load ends when this number of messages or the time `seconds` is reached, whichever comes first."""
     connections: int = 1
     queues: int = 8
-    """How many queues the topic gets if it has to be created."""
+    """Number of queues of the topic, if the topic has to be created."""
     warmup_s: float = 1.0
-    """Time at the start that is left out of every figure (produce)."""
+    """Time at the start, in seconds, that is left out of every figure (only for `produce`)."""
 
 
 @dataclass
 class Tally:
-    """Counts of a run so far. `cpu_s` returns the CPU time of this process so far."""
+    """What a load has counted so far. `cpu_s` returns the CPU time that this process has used so far."""
 
     cpu_s: Clock
     messages: int = 0
@@ -46,14 +46,14 @@ class Tally:
     cpu_at_start: float = 0.0
 
     def begin(self, now: float) -> None:
-        """Begin the measured part: forget the warm-up."""
+        """Begin the measured part: everything that was counted during the warm-up is forgotten."""
         self.messages = self.body_bytes = self.errors = 0
         self.latency.clear()
         self.started_at = now
         self.cpu_at_start = self.cpu_s()
 
     def result(self, load: Load, mode: str, now: float) -> dict[str, object]:
-        """Return the figures as one JSON object."""
+        """Return the figures of the load as one JSON object."""
         seconds = max(now - self.started_at, 1e-9)
         cpu = self.cpu_s() - self.cpu_at_start
         found: dict[str, object] = {

@@ -1,9 +1,10 @@
 """`dledger bench restart`: how long a group with a large log takes to start.
 
-Starts a group of real processes on loopback and fills the log of each node with messages. Then all nodes are
-stopped, or killed while messages come, and started again: with the files in the page cache, as after the end
-of processes, and with none of them there, as after the start of a machine. Each node must still have all
-entries that were committed before. The stores are deleted at the end.
+Starts a group of real processes on loopback and fills the log of each node with messages. Then all nodes
+are stopped, or killed while messages are sent, and started again. This is done once with the files in the
+page cache, as after a restart of the processes only, and once with none of them in the page cache, as
+after a restart of the machine. Each node must still have all entries that were committed before. The
+stores are deleted at the end.
 """
 
 from __future__ import annotations
@@ -26,26 +27,29 @@ from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, 
 GB = 10**9
 TOPIC = "much"
 NAMES_SIZE = 80
-"""About how many bytes of an entry are topic and properties."""
+"""Approximate number of bytes that topic and properties take in an entry."""
 WINDOW = 64
 LARGEST_BATCH = 32
 BATCH_BYTES = MIB
 LIMIT_S = 1800.0
-"""Time-out of one start."""
+"""Time limit of one start, in seconds."""
 STOP_LIMIT_S = 120.0
 LOADED_S = 5.0
-"""Messages are sent for this long before a kill: less than `bench produce` sends by default."""
+"""How long messages are sent before a kill, in seconds. It is shorter than `bench produce` sends by
+default."""
 SPARE = 1.2
-"""Disk that a log needs, as a multiple of its size: indexes, queues and the pool of segments come on top."""
+"""Disk space that a log needs, as a multiple of its size. It includes indexes, queues and the pool of
+segments."""
 
 
 def restart(
     gigabytes: float, size: int, nodes: int, directory: Path | None, tell: Callable[[str], None]
 ) -> dict[str, object]:
-    """Measure; return the figures by name.
+    """Measure, and return the figures by name.
 
-    `gigabytes` (10^9 bytes): log of each node; `size`: bytes of a body; `directory`: where stores are made.
-    ClusterError: too little disk, no start in `LIMIT_S`, or entries were lost.
+    `gigabytes` is the size of each node's log (1 means 10^9 bytes), `size` is the number of bytes of a
+    body, and `directory` is where stores are made. Raises ClusterError if the disk has too little space, a
+    start takes longer than `LIMIT_S`, or entries were lost.
     """
     spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes))
     with tempfile.TemporaryDirectory(prefix="restart-", dir=directory) as place:
@@ -106,12 +110,13 @@ def _produce(group: LocalCluster, size: int) -> list[str]:
 
 
 def log_bytes(store: Path) -> int:
-    """Bytes of a node's segments, whether they are full or not."""
+    """Return the number of bytes of a node's segment files, whether the segments are full or not."""
     return sum(path.stat().st_size for path in store.glob("dledger-*/data/*"))
 
 
 def _starts(group: LocalCluster, size: int) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of each stop and start as soon as it is measured."""
+    """Stop and start the group in several ways. Yield the name and the seconds of each step as soon as it
+    is measured."""
     kept = group.committed_index(group.wait_leader())
     for memory, cold in (("", False), (", nothing in the page cache", True)):
         yield f"clean stop of all{' again' if cold else ''}", _timed(lambda: group.stop(STOP_LIMIT_S))
@@ -126,7 +131,7 @@ def _starts(group: LocalCluster, size: int) -> Iterator[tuple[str, float]]:
 
 
 def _kill_all(group: LocalCluster, size: int) -> int:
-    """Kill all nodes while messages come. Return the committed index just before."""
+    """Kill all nodes while messages are sent. Return the committed index just before."""
     sender = subprocess.Popen(_produce(group, size), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(LOADED_S)
@@ -160,8 +165,8 @@ def _start(group: LocalCluster, after: str, kept: int, *, cold: bool) -> Iterato
 
 
 def forget_pages(directory: Path) -> None:
-    """Drop all files there from the page cache, so that they are read from the disk again. Unsynced bytes are
-    written first."""
+    """Remove all files in this directory from the page cache, so that they are read from the disk again.
+    Bytes that are not yet on the disk are written first."""
     for path in directory.rglob("*"):
         if path.is_file():
             file = os.open(path, os.O_RDONLY)

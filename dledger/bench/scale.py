@@ -1,9 +1,10 @@
-"""`dledger bench scale`: how much many queues and groups cost a broker group, compared with few.
+"""`dledger bench scale`: how much more a broker group costs with many queues and groups than with few.
 
-Starts a group of real processes on loopback in a temporary directory and measures it with `FEW_QUEUES`
-queues. Then it makes topics of `QUEUES` queues each until there are as many queues as wanted, each with a
-message, and consumer groups with an offset in every queue of one topic. Then it measures again: latencies of
-sends, memory, the longest delay of the event loops, and starts after a clean stop and after a kill.
+Starts a group of real processes on loopback in a temporary directory, and measures it with `FEW_QUEUES`
+queues. Then it creates topics with `QUEUES` queues each, until the wanted number of queues exists, and
+sends a message to each queue. It also creates consumer groups; each has an offset in every queue of one
+topic. Then it measures again: latencies of sends, memory, the longest delay of the event loops, and the
+time of a start after a clean stop and after a kill.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from dledger.remoting.bodies import MessageQueue as WireQueue
 
 FEW_QUEUES = 8
 QUEUES = 8
-"""Queues of each topic."""
+"""Number of queues of each topic."""
 TOGETHER = 100
-"""Topics, or groups, that one request creates."""
+"""Number of topics, or of groups, that one request creates."""
 IN_FLIGHT = 256
 WINDOW = 16
-"""Sends in flight while latencies are measured: far below what the machine can do."""
+"""Number of sends in flight while latencies are measured. It is far below what the machine can do."""
 QUIET_S = 15.0
-"""Pause before the second measurement, plus a second for each `QUEUES_A_SECOND` queues. Afterwards the
-snapshots and registrations that the new queues cause are complete."""
+"""Pause before the second measurement, in seconds. For each `QUEUES_A_SECOND` queues it is a second
+longer. After the pause, the snapshots and registrations that the new queues cause are complete."""
 QUEUES_A_SECOND = 1_000
 
 
 def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
-    """Measure; return the figures by name."""
+    """Run the whole measurement; return the figures by name."""
     with tempfile.TemporaryDirectory(prefix="scale-") as directory:
         spec = ClusterSpec(base_port=find_base_port(3), segment_size=64 * MIB)
         group = LocalCluster.create(Path(directory) / "group", spec)
@@ -60,7 +61,7 @@ def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
 
 
 def measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
-    """Send to the topic with few queues; return the figures."""
+    """Send to the topic that has few queues; return the figures."""
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", "few"]
     for option, value in (("namesrv", group.namesrv_addr), ("seconds", seconds), ("window", WINDOW)):
         command += [f"--{option}", str(value)]
@@ -89,7 +90,8 @@ def _memory_mb(group: LocalCluster) -> list[int]:
 
 
 def _starts(group: LocalCluster) -> dict[str, object]:
-    """Seconds until the whole group serves again."""
+    """Stop all nodes and start them again; kill all nodes and start them again; kill the leader and start
+    it again. Return the seconds that each step takes."""
     began = time.monotonic()
     group.stop()
     stopped = time.monotonic()

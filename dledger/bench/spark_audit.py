@@ -1,8 +1,10 @@
-"""`dledger bench spark-audit --directory DIR`: seconds of the audit on Spark, and bytes that it shuffles.
+"""`dledger bench spark-audit --directory DIR`: how many seconds the audit on Spark takes, and how many
+bytes it shuffles.
 
-Audits the three replicas that `dledger bench audit` makes in DIR, or has made there, several times in one
-local session: first clean, then with more and more damaged entries, spread over the log. A copy of one
-replica is damaged, and removed afterwards. Shuffled bytes are those that Spark's own status store counts.
+Uses the three replicas that `dledger bench audit` makes in DIR, and makes them if they are missing. Audits
+them several times in one local Spark session: first without damage, then with more and more damaged
+entries, spread over the log. For that, one replica is copied, and the copy is damaged and removed
+afterwards. Shuffled bytes are those that Spark's own status store counts.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAMAGED = (0, 1, 100, 1000)
-"""Damaged entries of each series. In a log of 2 GB the largest number puts damage into every block of
-digests."""
+"""Number of damaged entries in each series of audits. In a log of 2 GB, the largest number puts damage
+into every block of digests."""
 _INTO_BODY = 8
-"""Position in an entry's body of the byte in which a bit is flipped."""
+"""Position, in an entry's body, of the byte in which a bit is flipped."""
 
 
 def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
-    """Figures of `runs` audits of each series. `megabytes`: size of the stores if they have to be made.
-    ImportError without pyspark."""
+    """Run `runs` audits for each number of damaged entries; return the figures by name. `megabytes` is the
+    size of the stores if they have to be made. Raises ImportError if pyspark is not installed."""
     from dledger.spark.session import session  # pyspark is an extra
 
     stores = large_stores(Path(directory), megabytes)
@@ -53,7 +55,8 @@ def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
 
 
 def audits(spark: SparkSession, stores: list[Path], runs: int) -> tuple[list[float], int, Report]:
-    """Seconds of each run, bytes that the last one shuffled, and its report."""
+    """Run `runs` audits. Return the seconds of each, the number of bytes that the last one shuffled, and
+    its report."""
     from dledger.spark.audit_job import audit_stores
 
     seconds = []
@@ -66,15 +69,16 @@ def audits(spark: SparkSession, stores: list[Path], runs: int) -> tuple[list[flo
 
 
 def shuffle_bytes(spark: SparkSession) -> int:
-    """Bytes that all tasks of a local session have written for shuffles so far."""
+    """Return the number of bytes that all tasks of a local session have written for shuffles so far."""
     context: Any = spark.sparkContext
-    context._jsc.sc().listenerBus().waitUntilEmpty()  # the store follows the tasks
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # the status store is updated later than the tasks
     executors = context._jsc.sc().statusStore().executorList(False)
     return sum(executors.apply(number).totalShuffleWrite() for number in range(executors.size()))
 
 
 def damaged_copy(store: Path, copy: Path, count: int) -> Path:
-    """A copy of the store with one bit flipped in the bodies of `count` entries, at even distances."""
+    """Make a copy of the store in which one bit is flipped in the bodies of `count` entries, at even
+    distances. Returns the copy."""
     shutil.copytree(store, copy)
     (node,) = copy.glob("dledger-*")
     units = b"".join(path.read_bytes() for path in sorted((node / "index").iterdir()))

@@ -1,8 +1,9 @@
-"""`dledger bench spark`: messages a second that Spark reads from a store, with all default columns.
+"""`dledger bench spark`: how many messages a second Spark reads from a store, with all default columns.
 
-Writes a store of one replica (segments of 256 MiB, with index files, as a stopped node leaves it). Reads the
-view `messages` with a local session several times into Spark's `noop` sink, which takes every row and drops
-it. Reports seconds and CPU time of each run. The first run also starts the Python workers and warms Java up.
+Writes a store of one replica (segments of 256 MiB, with index files, as a stopped node leaves it). Reads
+the view `messages` with a local session several times into Spark's `noop` sink, which takes every row and
+drops it. Reports seconds and CPU time of each run. The first run also starts the Python workers and warms
+Java up.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ TIME_MS = 1_700_000_000_000
 
 
 def spark_read(directory: str | None, messages: int, size: int, runs: int) -> dict[str, object]:
-    """Figures of `runs` reads of a store of `messages` messages with bodies of `size` bytes. The store is
-    made in `directory`, or in a temporary one if that is None, unless it is there. ImportError without
-    pyspark."""
+    """Read a store of `messages` messages, with bodies of `size` bytes, `runs` times; return the figures
+    of each read.
+
+    The store is made in `directory` unless it is there already; None means a temporary directory. Raises
+    ImportError if pyspark is not installed.
+    """
     if directory is not None:
         store = Path(directory)
         made_once(store, partial(write_store, store, messages, size))
@@ -89,7 +93,7 @@ def _measure(store: Path, runs: int) -> dict[str, object]:
 
 
 def _cpu_by_kind() -> dict[str, float]:
-    """User and system seconds of this process and all its descendants, by what they run."""
+    """Return the user and system seconds of this process and all its descendants, by kind of process."""
     processes = tree(os.getpid())
     found: dict[str, float] = {}
     for pid, process in processes.items():
@@ -104,7 +108,8 @@ def _cpu_by_kind() -> dict[str, float]:
 
 
 def write_store(store: Path, messages: int, size: int, segment_size: int = SEGMENT_SIZE) -> None:
-    """Write a store with keys, tags and unique ids; all of it is committed. About 15 us per message."""
+    """Write a store of messages with keys, tags and unique ids. All entries are committed. It takes about
+    15 microseconds per message."""
     directory = store / "dledger-n0"
     (directory / "data").mkdir(parents=True)
     (directory / "index").mkdir()

@@ -1,7 +1,7 @@
-"""`dledger bench spark-sink`: rows a second that Spark's sink writes to a group of three real brokers.
+"""`dledger bench spark-sink`: how many rows a second Spark's sink writes to a group of three real brokers.
 
-Starts the group on loopback in a temporary directory. Writes with one task and with two, and by turns with
-one and with four requests of a task in flight (`maxInFlight`). Brokers and Spark share the machine.
+Starts the group on loopback in a temporary directory. Writes with one task and with two, and each time
+with one and with four requests of a task in flight (`maxInFlight`). Brokers and Spark share the machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ IN_FLIGHT = (1, 4)
 
 
 def spark_write(rows: int, size: int, runs: int) -> dict[str, object]:
-    """Rows a second of each run, by tasks and `maxInFlight`. The first run of each combination is left out.
-    ImportError without pyspark."""
+    """Return the rows a second of each run, by number of tasks and `maxInFlight`. The first run of each
+    combination is left out. Raises ImportError if pyspark is not installed."""
     from dledger.spark.session import session  # pyspark is an extra
 
     spark = session("bench", f"local[{max(TASKS)}]")

@@ -11,8 +11,8 @@ time: first at a steady rate, then many that are due at one second, twice:
 | beside | a consumer; BESIDE_RATE sends a     | the same; how long these sends wait for their    |
 |        | second by a process of its own      | answers before and meanwhile                     |
 
-A message is late by the time from its due time until it is stored in its topic, and until a consumer gets it.
-Brokers and this program use the same clock.
+For each message two delays are measured: the time from its due time until it is stored in its topic, and
+the time from its due time until a consumer receives it. Brokers and this program use the same clock.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ TOPIC = "timed"
 OTHERS = "others"
 STEADY_S = 20.0
 WAIT_S = 3.0
-"""How long the messages of the steady part wait until they are due."""
+"""How long before its due time a message of the steady part is sent, in seconds."""
 BESIDE_RATE = 1000
-"""Messages a second of the producer that runs beside the timers."""
+"""Number of messages a second that the other producer sends beside the timer messages."""
 QUIET_S = 8.0
-"""For this long before many messages are due at one second, nothing else happens. The waits of the other
-producer in this time are the base of the comparison."""
+"""How long, in seconds, nothing else happens before the second at which many messages are due. The waits
+of the other producer in this time are the base of the comparison."""
 AFTER_S = 3.0
 GIVE_UP_S = 120.0
 
 
 def timers(messages: int, rate: int, size: int, precision_ms: int) -> dict[str, object]:
-    """Measure. `rate`: messages a second of the first part; `messages`: number of messages of the other
-    parts; `size`: bytes of a body."""
+    """Measure, and return the figures by name. `rate` is the number of messages a second in the steady
+    part, and `messages` the number of messages in each of the other parts. `size` is the number of bytes
+    of a body."""
     with tempfile.TemporaryDirectory(prefix="timers-") as directory:
         spec = ClusterSpec(
             base_port=find_base_port(3),
@@ -77,17 +78,18 @@ class _Run:
         self.handed: list[int] = []
 
     def done(self, result: object) -> None:
-        """Is called when a message was answered."""
+        """Count an error unless the message was stored. The producer calls this when a message was
+        answered."""
         self.errors += not isinstance(result, SendResult)
 
     async def send(self, due_ms: int) -> None:
-        """Send one message that is due at this time."""
+        """Send one message that is due at `due_ms`."""
         await self._producer._room()
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
         self._producer.send_nowait(Message(TOPIC, self._body, deliver_at=at), self.done)
 
     async def send_all(self, messages: int) -> int:
-        """Send this many messages that are all due at one second; return that time."""
+        """Send this many messages, all of which are due at the same second; return that time in ms."""
         due = (self.now_ms // 1000 + int(QUIET_S) + 2 + messages // 2000) * 1000
         for _ in range(messages):
             await self.send(due)
@@ -95,7 +97,7 @@ class _Run:
         return due
 
     async def receive(self, consumer: AsyncPullConsumer, count: int) -> None:
-        """Receive this many messages, and note how late they are, in ms."""
+        """Receive this many messages, and record how late each is, in ms."""
         self.stored, self.handed = [], []
         async with asyncio.timeout(GIVE_UP_S):
             while len(self.stored) < count:
@@ -109,12 +111,12 @@ class _Run:
         await asyncio.sleep(max(time_ms - self.now_ms, 0) / 1000)
 
     def cpu_s(self) -> dict[str, float]:
-        """Processor time of each broker so far, in seconds."""
+        """Return the processor time that each broker has used so far, in seconds."""
         nodes = self.group.spec.node_ids
         return {node: _cpu_s(self.group.pid(node)) for node in nodes}
 
     def figures(self, what: str, *, handed: bool = True) -> dict[str, object]:
-        """Percentiles of the delays."""
+        """Return percentiles of the delays. Names of the figures begin with `what`."""
         found: dict[str, object] = {}
         for kind, late in (("stored", sorted(self.stored)), ("handed", sorted(self.handed))):
             if kind == "handed" and not handed:
@@ -125,7 +127,7 @@ class _Run:
 
     @property
     def now_ms(self) -> int:
-        """The time of the wall clock."""
+        """The time of the wall clock in ms."""
         return self._now_ms()
 
 
@@ -164,7 +166,7 @@ async def _from_now_on(consumer: AsyncPullConsumer) -> None:
 
 
 async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
-    """Measure while nobody consumes."""
+    """Measure the part `alone`: many messages are due at one second, and nobody consumes them meanwhile."""
     leader = run.group.wait_leader()
     memory = _resident_mib(run.group.pid(leader))
     queues = await consumer.queues(TOPIC)
@@ -195,7 +197,8 @@ async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[
 
 
 async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
-    """Measure with a consumer, and with another producer beside it."""
+    """Measure the part `beside`: many messages are due at one second, while a consumer receives them and
+    another producer sends."""
     await _from_now_on(consumer)
     due = await run.send_all(messages)
     ahead_s = (due - run.now_ms) / 1000
@@ -219,8 +222,11 @@ async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict
 def others_send(
     namesrv: str, begin_ms: float, due_ms: int, after_s: float
 ) -> tuple[list[tuple[int, float]], int]:
-    """Send BESIDE_RATE messages a second; runs in a process of its own. Return when each was sent and how
-    long it waited for its answer, both in ms, and the number of errors."""
+    """Send BESIDE_RATE messages a second. Runs in a process of its own.
+
+    Returns a pair. The first value says for each message when it was sent and how long it waited for its
+    answer, both in ms. The second value is the number of errors.
+    """
     return asyncio.run(_others_send(namesrv, begin_ms, due_ms, after_s))
 
 
@@ -250,7 +256,7 @@ async def _others_send(
         await asyncio.sleep(max(begin_ms - now_ms(), 0) / 1000)
         at_s = loop.time()
         while now_ms() < due_ms + after_s * 1000:
-            # Of one that should have gone before, what it waited here counts as well.
+            # If it is sent late, the time that it waited here counts as well.
             while at_s <= loop.time():
                 await producer._room()
                 producer.send_nowait(message, sent(at_s))

@@ -1,8 +1,10 @@
-"""`dledger bench topics`: how long a change of one topic takes where there are very many, in milliseconds.
+"""`dledger bench topics`: how long a change of one topic takes, in milliseconds, if there are very many
+topics.
 
-A registrar reports to two NameServers, which are separate processes, while a task that does nothing takes
-turns with it. The longest time between two turns of that task is how long the event loop was blocked. It is
-given by the clock, and as CPU time of the thread, which does not contain waiting for a core.
+A registrar (the part of a broker that registers it) reports the topics to two NameServers, which are
+separate processes. On the same event loop runs a task that does nothing but wake up again and again. The
+longest time between two turns of this task is how long the event loop was blocked. It is given as elapsed
+time, and as CPU time of the thread, which does not include waiting for a core.
 """
 
 from __future__ import annotations
@@ -38,18 +40,19 @@ from dledger.runtime.live_settings import LiveSettings
 CHANGES = 20
 POLL_S = 0.005
 TURN_S = 0.0002
-"""Pause between two turns of the task that does nothing. It is part of the measured time."""
+"""Pause between two turns of the task that does nothing, in seconds. The measured times include it."""
 
 
 class _Serving:
-    """The attributes of a node that a registrar uses."""
+    """A stand-in for a node, with the attributes that a registrar uses."""
 
     serving = True
     removed = False
 
 
 class _Turns:
-    """Measures the longest time between two turns of the loop, in seconds."""
+    """Measures the longest time between two turns of the event loop, in seconds: as elapsed time (`clock`)
+    and as CPU time (`cpu`)."""
 
     def __init__(self) -> None:
         self.clock = self.cpu = 0.0
@@ -64,7 +67,7 @@ class _Turns:
 
 
 def topics(count: int) -> dict[str, float]:
-    """Measure with a table of `count` topics; return milliseconds by name."""
+    """Measure with `count` topics; return milliseconds by the name of the figure."""
     with tempfile.TemporaryDirectory(prefix="topics-") as directory, ExitStack() as stack:
         addresses = tuple(_namesrv(Path(directory), number, stack) for number in range(2))
         result = asyncio.run(_broker(count, addresses))
@@ -147,7 +150,8 @@ async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
 
 
 def _nameserver(count: int) -> dict[str, float]:
-    """Milliseconds of the longest step with which a NameServer handles a registration, without the frame."""
+    """Return how long the longest step takes with which a NameServer handles a registration, in
+    milliseconds. Reading the frame is not included."""
     state = _filled(count)
     table = TopicTable(lambda: state, {})
     routes, known = Routes(), KnownTopics()

@@ -1,1 +1,1 @@
-"""The command `dledger` with all of its sub-commands. `app` has the table of them."""
+"""The command `dledger` and all of its sub-commands. The module `app` lists them in a table."""

@@ -1,6 +1,6 @@
-"""Makes clients of a running group, and stand-alone nodes, from the options of a command line.
+"""Makes clients of a running group, and runs stand-alone nodes, from the options of a command line.
 
-This module makes clients, TLS contexts and processes, so the simulator does not run it.
+This module creates network clients, TLS contexts and processes, so the simulator does not run it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ TLS_PROPERTIES = (
     ("key", "tls.peer.keyPath"),
     ("ca", "tls.peer.trustCertPath"),
 )
-"""The options `--tls-...` of `serve`, and the properties that they set."""
+"""Pairs of texts: what follows `--tls-` in the name of an option of `dledger serve`, and the property that
+this option sets."""
 
 
 def open_client(env: Env, args: Options) -> DLedgerClient:
-    """Make a client from the options that `dledger.commands.declared.log.access` declares. ConfigError;
-    OSError for the TLS files."""
+    """Make a client from the options that `dledger.commands.declared.log.access` declares. Raises
+    ConfigError if an option is wrong, and OSError if the TLS files cannot be read."""
     files = (args.tls_cert, args.tls_key, args.tls_ca)
     if any(files) and not all(files):
         raise ConfigError("--tls-cert, --tls-key and --tls-ca must be given together")
@@ -46,7 +47,8 @@ def open_client(env: Env, args: Options) -> DLedgerClient:
 
 
 def serve(env: Env, args: Options, utc_offset_s: int) -> int:
-    """Run the nodes; returns the exit code. `utc_offset_s` is that of the local time."""
+    """Run the stand-alone nodes; returns the exit code. `utc_offset_s` is the offset of local time from
+    UTC, in seconds."""
     set_up_logging(None, "")
     try:
         config = _configured(env, args)
@@ -99,7 +101,8 @@ def _say(text: str) -> None:
 
 
 def _configured(env: Env, args: Options) -> StandaloneConfig:
-    """The settings of the nodes. ConfigError names the property, and its file and line if it is in a file."""
+    """Return the settings of the nodes. Raises ConfigError, which names the wrong property; if the
+    property is in a file, it also names the file and the line."""
     options = {
         "dLegerGroup": ";".join(args.group or []),
         "dLegerSelfId": args.id,

@@ -1,7 +1,7 @@
-"""The command `dledger`: a table of sub-commands, each imported only when it is used.
+"""The command `dledger`: a table of sub-commands, each of which is imported only when it is used.
 
-So `dledger --help` and an unknown sub-command load nothing but click. Every sub-command is a click command;
-`dledger.commands.declaring` explains how it is declared.
+So `dledger --help` and an unknown sub-command load nothing but click. Every sub-command is a click
+command; `dledger.commands.declaring` explains how a sub-command is declared.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dledger.commands.standard_output import OutputFailed, guarded
 
 @dataclass(frozen=True)
 class Program:
-    """A sub-command: the place of its click command, and its text in the list of commands."""
+    """A sub-command: where its click command is defined, and its text in the list of commands."""
 
     section: str
     summary: str
     place: str
-    """`module:NAME`."""
+    """Module and name of the click command, as `module:NAME`."""
 
 
 GROUP, SERVERS, LOG = "A group on this machine", "Servers", "Replicated log"
@@ -101,11 +101,11 @@ COMMANDS = MappingProxyType(
 )
 """The sub-commands in the order of `dledger --help`."""
 SHORT_FOR = MappingProxyType({"verify": "audit verify", "sim": "chaos sim"})
-"""Short words for longer commands."""
+"""Maps a short command to the full command that it stands for."""
 
 
 class Commands(click.Group):
-    """Finds a sub-command in the table, or suggests the one that was probably meant."""
+    """The click group `dledger`: it finds a sub-command in the table, or suggests one with a similar name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the sub-commands, in the order of the table."""
@@ -119,7 +119,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the sub-command as click does. An unknown one gets a hint."""
+        """Find the sub-command as click does. The error for an unknown sub-command suggests one with a
+        similar name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = get_close_matches(args[0], COMMANDS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else " See `dledger --help`."
@@ -127,15 +128,15 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command as click does. Ctrl-C ends it in good order and silently, with the exit code that
-        shells give to a process that SIGINT ended."""
+        """Run the command as click does. Ctrl-C ends the command silently, with the exit code that shells
+        give to a process that SIGINT ended."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sub-commands by section."""
+        """Write the list of sub-commands, grouped by section."""
         for section in dict.fromkeys(program.section for program in COMMANDS.values()):
             rows = [(name, one.summary) for name, one in COMMANDS.items() if one.section == section]
             with formatter.section(section):
@@ -143,7 +144,7 @@ class Commands(click.Group):
 
 
 def load(program: Program) -> click.Command:
-    """Import the click command of a row of the table."""
+    """Import the click command of one row of the table."""
     module, _, name = program.place.partition(":")
     found: click.Command = getattr(import_module(module), name)
     return found

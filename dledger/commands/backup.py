@@ -1,14 +1,16 @@
 """`dledger backup`: a consistent copy of a store while its node runs (decision 0010).
 
-It runs on the node's own machine, on its directory. The node is not asked, and is slowed down only by the
-reading. What is copied is what was *checked*: each entry is read, checked by recovery's rules, and written to
-the copy. The index is rebuilt, and snapshots are checked against their digests. The copy ends with the first
-whole batch at or after the durable mark of the moment when the backup began. So it holds everything that was
-committed then, as far as this node knew. If the log changes during the reading (retention, or a new leader
-that truncates the suffix), the check fails and the copy is started again.
+It runs on the node's machine and reads the node's directory. It sends no request to the node, and slows
+the node down only by reading from its disk. Only *checked* data is copied: each entry is read, checked by
+the rules of recovery, and written to the copy. The index is rebuilt, and snapshots are checked against
+their digests. The copy ends with the first complete batch at or after the durable mark (the last index
+that was known to be on the disk) of the time when the backup began. So the copy holds every entry that
+this node knew to be committed at that time. If the log changes during the reading (retention, or a new
+leader that truncates the suffix), the check fails and the copy is started again.
 
 The copy is not a member of the group: it has a new incarnation and no vote. When it is started, it is a
-learner until the group's leader has recorded it; `recover --force-single` makes a new cluster of it.
+learner until the group's leader has recorded it. `recover --force-single` makes the copy the only member
+of a new cluster.
 """
 
 from __future__ import annotations
@@ -55,22 +57,22 @@ from dledger.runtime.atomic_file import read_file
 from dledger.runtime.options import Options
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
-"""Size of an index file in bytes, for a store that has none yet."""
+"""Size of an index file in bytes, which is used for a store that has no index file yet."""
 ATTEMPTS = 5
 COPY_BYTES = 1 << 20
 
 
 class BackupFailed(Exception):
-    """The backup was not made; the text says why."""
+    """Raised when no backup was made; the text says why."""
 
 
 class _Changed(Exception):
-    """The store changed during the reading."""
+    """Raised when the store changed while it was read."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """The result of a backup: what was copied."""
+    """The result of a backup, with what was copied."""
 
     directory: str
     node: str
@@ -82,10 +84,8 @@ class Backup:
 
 
 async def backup(env: Env, store: str, to: str, node: str | None = None) -> Backup:
-    """Copy the store into `<to>/dledger-<node>` (default: its own id).
-
-    BackupFailed, StoreUnreadable, OSError.
-    """
+    """Copy the store into `<to>/dledger-<node>`; by default `<node>` is the store's own node id. Raises
+    BackupFailed, StoreUnreadable or OSError."""
     run, files = env.workers.run, env.files
     source = await run(Lane.DISK, node_directory, files, store)
     identity = await run(Lane.DISK, read_identity, files, source)
@@ -94,7 +94,7 @@ async def backup(env: Env, store: str, to: str, node: str | None = None) -> Back
         raise BackupFailed(f"{target} already exists: choose another directory")
     try:
         return await _copied(env, source, to, target, identity, node)
-    except OSError:  # half a copy is of no use, and it may hold the last room there is
+    except OSError:  # half a copy is useless, and may fill the disk
         await run(Lane.DISK, files.rmtree, f"{target}.tmp")
         raise
 
@@ -158,7 +158,7 @@ class _Copy:
         self._open: dict[str, File] = {}
 
     def log(self) -> Walk:
-        """Copy segments and index."""
+        """Copy the segments and the index. Returns what was read of the log."""
         files, source = self._files, self._source
         self._index_size = index_file_size(files, source) or INDEX_FILE_SIZE
         self.committed = read_checkpoint(files, source).committed_index
@@ -211,8 +211,8 @@ class _Copy:
         file.pwritev([data], offset)
 
     def snapshots(self, log: Walk) -> None:
-        """Copy the complete snapshots of the state machine. A log that begins at a snapshot needs that
-        one."""
+        """Copy the complete snapshots of the state machine. If the log begins at a snapshot, the copy must
+        include that snapshot."""
         files = self._files
         source, target = f"{self._source}/{SNAPSHOTS_DIR}", f"{self.directory}/{SNAPSHOTS_DIR}"
         copied = []
@@ -261,8 +261,8 @@ class _Copy:
             self.written.append(f"{target}/{name}")
 
     def small_files(self, log: Walk) -> None:
-        """Write the identity of a new member, a term without a vote, and the checkpoint. `members` is not
-        written: the first start looks for configurations in the log."""
+        """Write the identity of a new member, a term without a vote, and the checkpoint. The file
+        `members` is not written, because the first start finds the configuration in the log."""
         state = read_hard_state(self._files, self._source)
         term = max(state[1].term if state else 0, log.last_term, 0)
         slots = encode_slot(2, HardState(term, None)) + encode_slot(1, HardState(term, None))
@@ -285,7 +285,7 @@ class _Copy:
 
 
 def _damage_of(files: Files, directory: str) -> str:
-    """Why a snapshot is damaged; empty when it is not."""
+    """Return why a snapshot is damaged; empty if it is intact."""
     try:
         manifest = decode_manifest(read_file(files, f"{directory}/{MANIFEST_FILE}") or b"")
         parts = {name: read_file(files, f"{directory}/{name}") for name in manifest.parts}
@@ -307,7 +307,7 @@ def _sync(files: Files, path: str) -> None:
 
 
 async def command(env: Env, args: Options) -> int:
-    """Run `backup`; 0 done, 1 failed."""
+    """Run `backup`. Returns 0 if the backup was made, and 1 if not."""
     try:
         result = await backup(env, args.store, args.to, args.node)
     except (BackupFailed, StoreUnreadable, OSError) as error:

@@ -10,7 +10,7 @@ from dledger.commands.exit_codes import TEXTS
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_DLEDGER_COMPLETE"
-"""Environment variable by which a shell asks `dledger` for completions (click's)."""
+"""Name of the environment variable in which a shell tells `dledger` what to complete. Click defines it."""
 
 
 @click.command(

@@ -1,7 +1,7 @@
-"""The smallest durable state machine: the number of RAW entries that were applied, and a digest over them in
-order.
+"""The smallest durable state machine: it counts the applied RAW entries, and keeps a digest of them in
+their order.
 
-It is the host of `dledger serve`: equal counts with equal digests mean equal histories.
+`dledger serve` runs it. Two nodes with equal counts and equal digests have applied equal histories.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ SAVE_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Counted:
-    """Content of a state file: the count up to entry `applied`, and the term of that entry."""
+    """Content of a state file: the count and the digest after entry `applied`, and the term of that entry."""
 
     applied: int
     count: int
     digest: str
     term: int | None
-    """None in files of older programs, which did not store it."""
+    """Term of the entry `applied`; None in files of older programs, which did not store it."""
 
 
 def decode_count(data: bytes) -> Counted:
-    """Decode a state file. CorruptFile."""
+    """Decode a state file. Raises CorruptFile if it is damaged."""
     state = decode_json(data)
     try:
         term = int(str(state["term"])) if "term" in state else None
@@ -45,7 +45,8 @@ def decode_count(data: bytes) -> Counted:
 
 
 class CountingHost:
-    """Saves its state in `<directory>/count` about every second, and when `save` is called."""
+    """The state machine of `dledger serve`, which counts entries. It saves its state in
+    `<directory>/count` about every second, and when `save` is called."""
 
     def __init__(self, env: Env, directory: str) -> None:
         self.count: int = 0
@@ -58,11 +59,12 @@ class CountingHost:
         self._path = f"{directory}/{STATE_FILE}"
         self._saved = -1
         self._waits = False
-        """Whether the last save failed. That is logged once, and not every second."""
+        """Whether the last save failed. So a failure is logged once, and not every second."""
         self._log: LogReader | None = None
 
     async def open(self, log: LogReader) -> int:
-        """Load the state. Without a state that belongs to the log, all entries are applied again."""
+        """Load the saved state. If there is none, or it does not belong to this log, all entries are
+        applied again."""
         self._log = log
         run, files = self._env.workers.run, self._env.files
         try:
@@ -77,7 +79,7 @@ class CountingHost:
                 why = str(error)
             if why:
                 self._env.log.warning("saved state not used, replaying the log", path=self._path, why=why)
-                await run(Lane.DISK, files.unlink, self._path)  # not to be believed once the log has grown
+                await run(Lane.DISK, files.unlink, self._path)  # it would be wrong once the log has grown
                 await run(Lane.DISK, files.sync_dir, self._directory)
             else:
                 self.applied, self.count, self.digest = saved.applied, saved.count, saved.digest
@@ -85,11 +87,11 @@ class CountingHost:
         return self.applied
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """The parts of a snapshot: count and digest."""
+        """Return the parts of a snapshot: the count and the digest."""
         return [(STATE_FILE, json.dumps({"count": self.count, "digest": self.digest}).encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Take over count and digest from a snapshot."""
+        """Replace count and digest by those of a snapshot."""
         state = json.loads(parts[STATE_FILE])
         self.count, self.digest, self.applied = state["count"], state["digest"], index  # `run` saves it
 
@@ -97,7 +99,7 @@ class CountingHost:
         """Do nothing: the state covers all entries, whether the log still holds them or not."""
 
     async def kept_from(self) -> int | None:
-        """None: no entry of the log is needed after it was applied."""
+        """Return None, because this state machine needs no entry of the log after it has applied it."""
         return None
 
     def apply(self, chunk: Chunk) -> None:
@@ -113,17 +115,17 @@ class CountingHost:
         self.applied = chunk.first_index + chunk.count - 1
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Note that the node is open."""
+        """Set `opened`, because the node is open now."""
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
         """Do nothing: clients append directly to the node."""
 
     def on_commit(self, commit_index: int) -> None:
-        """Do nothing: the client protocol answers."""
+        """Do nothing: the client protocol answers clients itself."""
 
     def on_stopped_serving(self, term: int) -> None:
-        """Do nothing: the client protocol answers."""
+        """Do nothing: the client protocol answers clients itself."""
 
     async def run(self) -> None:
         """Save about every second, until cancelled."""
@@ -132,8 +134,8 @@ class CountingHost:
             await self.save()
 
     async def save(self) -> bool:
-        """Replace the state file if the state has changed. False when the disk is full, so that a later
-        attempt may succeed; NodeFailed for any other error."""
+        """Replace the state file if the state has changed. Returns False if the disk is full, so that a
+        later attempt may succeed; raises NodeFailed for any other error."""
         if self.applied == self._saved:
             return True
         applied = self.applied
@@ -155,5 +157,5 @@ class CountingHost:
         return True
 
     def describe(self) -> str:
-        """The state as JSON."""
+        """Return the state as JSON."""
         return json.dumps({"applied": self.applied, "count": self.count, "digest": self.digest})

@@ -28,13 +28,13 @@ HELP_OPTIONS = ("-h", "--help")
 
 
 def settings() -> dict[str, Any]:
-    """Click's settings for every command."""
+    """Return click's settings for every command."""
     return {"help_option_names": list(HELP_OPTIONS)}
 
 
 class Command(click.Command):
-    """A click command whose help ends with its exit codes, and whose usage errors end with the declared
-    one."""
+    """A click command whose help ends with its exit codes. A wrong command line ends with the exit code
+    that the command declares for it."""
 
     def __init__(self, name: str, *, codes: ExitCodes, **more: Any) -> None:
         more.setdefault("context_settings", settings())
@@ -55,7 +55,7 @@ class Command(click.Command):
         """Write nothing: `format_options` writes the arguments, whatever this version of click does."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write click's text and the table of exit codes."""
+        """Write click's text after the options, and the table of exit codes."""
         super().format_epilog(ctx, formatter)
         write_codes(self.codes, formatter)
 
@@ -69,7 +69,7 @@ class Command(click.Command):
             raise _coded(error, self.codes.usage) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; options that do not go together end with the declared exit code."""
+        """Run the command. If options must not be used together, it ends with the declared exit code."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -78,11 +78,13 @@ class Command(click.Command):
 
 class Declared(Command):
     """A command whose function is named by `place` as `module:function`. The function gets `Options` and
-    returns the exit code. Options that may be given several times, and arguments of several words, are lists.
+    returns the exit code. The value of an option that may be given several times, and of an argument with
+    several words, is a list.
 
-    `extra` names the packages that may be missing: `pip install 'dledger[extra]'`. `always` are options that
-    are not on the command line: they tell the function which of its commands is run. `wrong` checks the
-    options before anything heavy is imported, and returns what does not go together.
+    `extra` names the packages that may be missing: `pip install 'dledger[extra]'`. `always` holds values
+    that are not on the command line; they tell a function that does several commands which of them is run.
+    `wrong` checks the options before anything heavy is imported, and returns which of them must not be
+    used together.
     """
 
     def __init__(
@@ -118,8 +120,8 @@ class Declared(Command):
         self._wrong = wrong
 
     def options(self, values: Mapping[str, Any]) -> Options:
-        """Convert values of click into the options of the function. UsageError when they do not go
-        together."""
+        """Convert click's values into the options of the function. Raises UsageError if options must not
+        be used together."""
         from dledger.runtime.options import Options
 
         given = {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
@@ -148,26 +150,27 @@ class Declared(Command):
         sys.exit(code)
 
     def load(self) -> Callable[[Any], int]:
-        """Import the function that does the work."""
+        """Import and return the function that does the work."""
         module, _, name = self.place.partition(":")
         found: Callable[[Any], int] = getattr(import_module(module), name)
         return found
 
 
 def end_on_sigterm() -> None:
-    """Make a server end at once on SIGTERM until its event loop handles signals: nothing is open yet.
+    """Make SIGTERM end a server at once, until the server's event loop handles signals; nothing is open
+    yet.
 
-    Its imports take seconds on a busy machine, and process 1 of a container does not receive a signal for
-    which it has no handler.
+    This is needed because imports take seconds on a busy machine, and because process 1 of a container
+    does not receive a signal for which it has no handler.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TERMINATED))
 
 
 class Group(click.Group):
-    """A command with sub-commands, which suggests the one that was probably meant."""
+    """A click command with sub-commands. For an unknown sub-command it suggests one with a similar name."""
 
     def __init__(self, name: str, summary: str, commands: Sequence[click.Command] = (), **more: Any) -> None:
-        """`usage` is the exit code for an unknown sub-command."""
+        """`usage` is the exit code of a command line with an unknown sub-command."""
         self._usage = more.pop("usage", 2)
         more.setdefault("context_settings", settings())
         super().__init__(name, help=summary, short_help=more.pop("short_help", summary), **more)
@@ -179,7 +182,7 @@ class Group(click.Group):
         return list(self.commands)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes, if all sub-commands have the same."""
+        """Write the exit codes, if they are the same for all sub-commands."""
         super().format_epilog(ctx, formatter)
         families = {one.title: one for one in _families(self)}
         if len(families) == 1:
@@ -193,8 +196,8 @@ class Group(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Make the context as click does, with the declared exit code for an unknown sub-command. Without any
-        word it prints the help."""
+        """Make the context as click does. An unknown sub-command ends with the declared exit code; a
+        command line without a sub-command prints the help."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -203,7 +206,8 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the sub-command as click does. An unknown one gets a hint."""
+        """Find the sub-command as click does. The error for an unknown sub-command suggests one with a
+        similar name."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
             near = get_close_matches(args[0], names, 1)
@@ -233,17 +237,17 @@ def write_codes(codes: ExitCodes, formatter: click.HelpFormatter) -> None:
 
 
 class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A value that a function checks and converts. `place` names the function as `module:function`; it raises
-    ValueError with a text for people."""
+    """A type of option values that a function checks and converts. `place` names the function as
+    `module:function`; the function raises ValueError with a text for people."""
 
     def __init__(self, place: str, completes: str = "", name: str = "text") -> None:
-        """`completes`: `dir` or `file` when a shell shall complete such names."""
+        """`completes` is `dir` or `file` if a shell is to complete names of directories or files."""
         self._place = place
         self._completes = completes
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check and convert a value. A default that is not text stays as it is."""
+        """Check and convert a value. A default that is not a text is returned unchanged."""
         if not isinstance(value, str):
             return value
         module, _, name = self._place.partition(":")
@@ -255,18 +259,19 @@ class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names of files or directories, if the value is one."""
+        """Return the marker by which a shell completes names of files or directories, if this value is
+        one."""
         return [CompletionItem(incomplete, type=self._completes)] if self._completes else []
 
 
 PATH = Checked("dledger.runtime.remote_files:absolute", "dir")
-"""A directory or a file, or a URL of one."""
+"""Type of a value that is a directory, a file, or the URL of one of them."""
 POSITIVE = click.IntRange(1)
 NOT_NEGATIVE = click.IntRange(0)
 
 
 def option(*names: str, **more: Any) -> click.Option:
-    """Declare an option, with click's arguments."""
+    """Declare an option; the arguments are those of click's Option."""
     return click.Option(list(names), **more)
 
 
@@ -290,19 +295,22 @@ class Explained(click.Argument):
             self.metavar += "..."
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """Name and explanation of the argument."""
+        """Return name and explanation of the argument."""
         name = self.metavar or (self.name or "").upper()
         return f"{name}..." if self.nargs == -1 and not self.metavar else name, self.text
 
 
 def json_option(text: str = "One JSON object on standard output.") -> click.Option:
-    """Declare `--json`, which every command with a result has."""
+    """Declare `--json`. Every command with a result has this option."""
     return click.Option(["--json"], is_flag=True, help=text)
 
 
 def namesrv_option(text: str, when: str = "") -> click.Option:
-    """Declare `--namesrv`. It is None when not given: then NAMESRV_ADDR is used. `when` is for a command with
-    other sources, which uses it only when none of them is given."""
+    """Declare `--namesrv`. If it is not given, its value is None, and the command uses NAMESRV_ADDR.
+
+    `when` is for a command with other options that say where to connect: it says when NAMESRV_ADDR is used
+    there.
+    """
     from dledger.runtime.environment_variables import NAMESRV_ADDR
 
     told = " ".join(filter(None, (NAMESRV_ADDR, when)))

@@ -1,4 +1,4 @@
-"""`dledger delete-before`: retention by hand."""
+"""`dledger delete-before`: deletes old messages on request, as retention does by itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NAME = "delete-before"
 
 
 async def delete_before(env: Env, args: Options) -> int:
-    """Send the request, and print the answer of each node. Returns 1 when a node could not be asked.
-    ConfigError."""
+    """Send the request, and print the answer of each node. Returns 1 if a node did not answer. Raises
+    ConfigError if an option is wrong."""
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:
         raise ConfigError(f"--node {args.node} is not one of --peers")

@@ -13,7 +13,7 @@ from dledger.runtime import Files
 
 @dataclass(frozen=True)
 class Line:
-    """One entry of the listing, or the reason why it ends (`problem`)."""
+    """One line of the listing: an entry, or in `problem` the reason why the listing ends."""
 
     index: int
     term: int
@@ -26,14 +26,15 @@ class Line:
 
 
 def node_directories(files: Files, store: str) -> list[str]:
-    """`dledger-*` directories of a storePathRootDir; the directory itself when it holds `data/`."""
+    """Return the directories `dledger-*` in a storePathRootDir; if the given directory itself holds
+    `data/`, only that directory."""
     if files.is_dir(f"{store}/{DATA_DIR}"):
         return [store]
     return [f"{store}/{name}" for name in files.listdir(store) if name.startswith("dledger-")]
 
 
 def dump(files: Files, node_dir: str, start_index: int) -> Iterator[Line]:
-    """Entries from `start_index` on, in order, until the log ends. Blocking."""
+    """Yield the entries from `start_index` on, in order, until the log ends. Blocking."""
     data = f"{node_dir}/{DATA_DIR}"
     starts = [start for name in files.listdir(data) if (start := parse_segment_name(name)) is not None]
     chain: int | None = None

@@ -15,35 +15,35 @@ USAGE = 2
 NOT_SEEN = 4
 STORE_BAD, BUG_CAUGHT, SETTINGS_UNFIT = 70, 71, 78
 INTERRUPTED = 128 + 2
-"""A command that Ctrl-C (SIGINT, number 2) ended, as shells report it."""
+"""Exit code of a command that Ctrl-C ended (128 + SIGINT's number 2), as shells report it."""
 TERMINATED = 128 + 15
-"""A command that SIGTERM (number 15) ended before it could stop in good order."""
+"""Exit code of a command that SIGTERM (128 + its number 15) ended before it could stop in an orderly way."""
 
 
 @dataclass(frozen=True)
 class ExitCode:
-    """One number and what it means."""
+    """One exit code: a number, its short name and its meaning."""
 
     number: int
     name: str
-    """One or two words, the same for the same meaning in all commands."""
+    """One or two words; all commands use the same words for the same meaning."""
     meaning: str
 
 
 @dataclass(frozen=True)
 class ExitCodes:
-    """The exit codes that some commands share."""
+    """The exit codes that a group of commands shares."""
 
     title: str
-    """The common subject of these commands, which is a heading of the page."""
+    """The common subject of these commands; it is a heading of the page."""
     codes: tuple[ExitCode, ...]
     usage: int = USAGE
-    """The code of a wrong command line."""
+    """The exit code after a wrong command line."""
     cannot_run: int = USAGE
-    """The code of a command that lacks a package, or whose standard output cannot be written."""
+    """The exit code of a command that lacks a package, or cannot write its standard output."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """(number, meaning) of each code, for the end of `--help`."""
+        """Return (number, meaning) of each exit code, for the end of `--help`."""
         return [(str(one.number), one.meaning) for one in (*self.codes, _INTERRUPTED)]
 
 
@@ -53,7 +53,8 @@ _INTERRUPTED = ExitCode(INTERRUPTED, "interrupted", "ended by Ctrl-C")
 
 
 def _actions(title: str, failed: str, done: str = "done") -> ExitCodes:
-    """Exit codes of commands that do one thing: done, failed, or a wrong command line."""
+    """Return the exit codes of commands that do one thing: it is done, it failed, or the command line was
+    wrong."""
     return ExitCodes(title, (ExitCode(DONE, "done", done), ExitCode(FAILED, "failed", failed), _USAGE))
 
 

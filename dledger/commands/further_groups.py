@@ -1,8 +1,8 @@
-"""Several groups of this machine in one directory, with one NameServer: `dledger up --groups N`.
+"""Several broker groups on this machine that share one NameServer: `dledger up --groups N`.
 
-The first group is in the directory itself, with the NameServer; the others are in directories of their names
-below `groups/`. A topic that is made in the cluster has queues in each of them. Each group has its own
-leader, log and cores.
+The first group, with the NameServer, has its files in the directory itself; each further group has a
+directory below `groups/` that is named after it. A topic that is created in the cluster has queues in each
+of the groups. Each group has a leader and a log of its own, and uses cores of its own.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from dledger.local.spec import DEFAULT_BASE_PORT, LAST_BASE_PORT, MIB, find_base
 FOLDER = "groups"
 FIRST_BASE_PORT = DEFAULT_BASE_PORT + CLAIM
 MAX_GROUPS = 16
-"""Most groups that may be started. More are of no use on one machine: each group needs a core, and three
+"""Largest number of groups on one machine. More are refused as useless: each group needs a core, and three
 processes."""
 
 
 def groups_of(directory: Path) -> list[LocalCluster]:
-    """All groups of a directory, the one with the NameServer first. NoGroup, ClusterError."""
+    """Return all groups of a directory, the one with the NameServer first. Raises NoGroup or ClusterError."""
     first = LocalCluster.open(directory)
     below = sorted(path.parent for path in (first.directory / FOLDER).glob("*/cluster.json"))
     return [first, *(LocalCluster.open(path) for path in below)]
 
 
 def find_group(directory: Path, name: str | None) -> LocalCluster:
-    """The group of this name, or the first one. ClusterError lists the existing names."""
+    """Return the group with this name, or the first group if no name is given. Raises ClusterError, which
+    lists the existing names, if there is none."""
     groups = groups_of(directory)
     found = [group for group in groups if name in (None, group.spec.group)]
     if not found:
@@ -47,8 +48,12 @@ def find_group(directory: Path, name: str | None) -> LocalCluster:
 def bring_up_all(
     directory: Path, wish: Wish, groups: int | None, timeout_s: float, tell: Callable[[str], None]
 ) -> tuple[list[LocalCluster], list[str]]:
-    """Start all groups of the directory, and new ones up to `groups`. Returns them and the names of the
-    started processes. `wish` holds for all of them. ClusterError."""
+    """Start all groups of the directory, and create new ones until there are `groups`. `wish` holds for
+    all of them.
+
+    Returns all groups, and the names of the processes that were started. Raises ClusterError if that is
+    impossible.
+    """
     if groups is not None and not 1 <= groups <= MAX_GROUPS:
         raise ClusterError(f"--groups {groups}: give a number from 1 to {MAX_GROUPS}")
     there = len(groups_of(directory)) if LocalCluster.known(directory) else 0
@@ -86,7 +91,8 @@ def bring_up_all(
 
 
 def _registered(group: LocalCluster) -> set[str]:
-    """Names of groups that the group's NameServer knows, also those of other directories."""
+    """Return the names of all groups that the NameServer of this group knows, including groups in other
+    directories."""
     try:
         return set(wire.registered_anywhere(group.spec.namesrv_addresses))
     except wire.NoAnswer:
@@ -94,7 +100,8 @@ def _registered(group: LocalCluster) -> set[str]:
 
 
 def _behind(group: LocalCluster, after: int) -> int:
-    """Where to look for free ports: above those of a group, and from `after` on."""
+    """Return the port from which to look for free ports: it is above the ports of this group, and at least
+    `after`. If that is too high, the search begins again at FIRST_BASE_PORT."""
     port = max(after, group.spec.base_port + CLAIM)
     return port if port < LAST_BASE_PORT else FIRST_BASE_PORT
 
@@ -117,7 +124,7 @@ def further_names(first: str, count: int, taken: Sequence[str]) -> list[str]:
 
 
 def look_at_all(groups: Sequence[LocalCluster]) -> Seen:
-    """The state of all these groups."""
+    """Return the state of all these groups."""
     seen = [look_at_directory(group) for group in groups]
     if len(seen) == 1:
         return seen[0]
@@ -132,7 +139,8 @@ def look_at_all(groups: Sequence[LocalCluster]) -> Seen:
 
 
 def _verdict(codes: Sequence[int]) -> int:
-    """NOT_SEEN when no group runs. If only some do not run, they count as groups without a leader."""
+    """Return the exit code for all groups together. It is NOT_SEEN if no group runs; a group that does not
+    run beside others counts as a group without a leader."""
     if all(code == NOT_SEEN for code in codes):
         return NOT_SEEN
     return max((ERRORS if code == NOT_SEEN else code for code in codes), default=FINE)

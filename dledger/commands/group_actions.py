@@ -1,4 +1,5 @@
-"""Actions on a group of this machine: start it as requested, kill its leader, bring it back."""
+"""Actions on a group of this machine: start it with the requested settings, kill its leader, start its
+stopped brokers."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ SERVER_PACKAGES = {
     "prometheus_client": "prometheus_client",
     "yaml": "pyyaml",
 }
-"""Packages of the extra `server`, module -> package. A broker does not start without them."""
+"""Maps a module to the package of the extra `server` that contains it. A broker does not start without
+these packages."""
 ANSWER_LIMIT_S = 5.0
-"""How long to wait for the answers of followers after the leader serves, in seconds. Then they are shown as
-they are."""
+"""How long to wait, in seconds, for followers to answer after the leader serves. After that the state is
+shown as it is."""
 _LOOPBACK = "this group runs on the loopback address; for several machines use `dledger broker -c`"
 DECIDED = MappingProxyType(
     {
@@ -57,7 +59,8 @@ SEGMENT_MB = (9, 1024 * 1024)
 
 @dataclass(frozen=True)
 class Wish:
-    """The requested settings. None: as they already are in the directory, or the default."""
+    """The settings that a user asks for. A setting that is None keeps the value that it has in the
+    directory; in a new group it gets the default."""
 
     nodes: int | None = None
     base_port: int | None = None
@@ -66,11 +69,11 @@ class Wish:
     namesrv: str | None = None
     segment_mb: int | None = None
     settings: tuple[str, ...] = ()
-    """KEY=VALUE lines for every broker, in addition to those of an earlier start; `KEY=` removes one."""
+    """`KEY=VALUE` lines for every broker, in addition to those of an earlier start. `KEY=` removes a line."""
 
 
 def _silent(text: str) -> None:
-    """Report nothing."""
+    """Report nothing; the default of the parameters `tell`."""
 
 
 def bring_up(
@@ -81,11 +84,12 @@ def bring_up(
     *,
     environment: bool = True,
 ) -> tuple[LocalCluster, list[str]]:
-    """Start the group. Returns it, when NameServers list its leader, and the names of the processes that were
-    started.
+    """Start the group, and wait until NameServers list its leader. Returns the group and the names of the
+    processes that were started.
 
-    ClusterError says what to do. Everything that can be checked is checked before anything is written or
-    started. With `environment`, NAMESRV_ADDR defines where a new group registers, unless the wish does.
+    Everything that can be checked is checked before anything is written or started. Raises ClusterError,
+    whose text says what to do. If `environment` is set, a new group registers with the NameServers of
+    NAMESRV_ADDR, unless `wish` names others.
     """
     check_installed()
     spec, origin = _spec(directory, wish, environment)
@@ -102,8 +106,12 @@ def bring_up(
 
 
 def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
-    """Kill the leader with SIGKILL. With `wait` also returns the next leader and after how many seconds it
-    leads. NothingSeen when nothing runs; ClusterError when no broker can lead next."""
+    """Kill the leader with SIGKILL. If `wait` is set, wait for the next leader, and also return its id and
+    the seconds until it leads.
+
+    Raises NothingSeen if no process runs, and ClusterError if `wait` is set and no majority is left that
+    could elect a leader.
+    """
     if not cluster.running():
         raise NothingSeen(f"no process of a group runs in {cluster.directory}")
     killed = cluster.kill_leader(limit_s=0)
@@ -125,10 +133,11 @@ def bring_back(
     limit_s: float = START_LIMIT_S,
     tell: Callable[[str], None] = _silent,
 ) -> list[str]:
-    """Start what is down, or only one node. If nothing is down, restart all brokers, one after another, the
-    leader last.
+    """Start all processes of the group that are down. If `node` is given, restart only that broker. If
+    nothing is down, restart all brokers, one after another, the leader last.
 
-    Returns the started brokers; they have caught up. A NameServer of another group is not touched.
+    Returns the names of the started processes, after the started brokers have caught up. A NameServer of
+    another group is not touched.
     """
     if not cluster.running() and node is None:
         cluster.start(limit_s, tell)
@@ -155,7 +164,7 @@ def bring_back(
 
 
 def check_installed() -> None:
-    """ClusterError that says what to install when packages of a broker are missing."""
+    """Raise ClusterError if packages that a broker needs are missing; its text says what to install."""
     missing = [package for module, package in SERVER_PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise ClusterError(f"the command needs {', '.join(missing)}: pip install 'dledger[server]'")
@@ -169,7 +178,8 @@ def _segment_size(segment_mb: int) -> int:
 
 
 def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, str]:
-    """The requested settings of the group, and where its NameServers were given."""
+    """Return the requested settings of the group, and the name of the option or variable that named its
+    NameServers."""
     known = LocalCluster.known(directory)
     spec = LocalCluster.open(directory).spec if known else ClusterSpec()
     asked: dict[str, Any] = {
@@ -196,7 +206,7 @@ def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, 
 
 
 def _is_own(namesrv: str, spec: ClusterSpec) -> bool:
-    """Whether this is the address of the group's own NameServer."""
+    """Return whether this is the address of the group's own NameServer."""
     return namesrv.strip() in (f"{HOST}:{spec.namesrv_port}", f"localhost:{spec.namesrv_port}")
 
 
@@ -223,8 +233,8 @@ def _settings(before: dict[str, str], given: Sequence[str]) -> dict[str, str]:
 
 
 def _check_properties(cluster: LocalCluster) -> None:
-    """ClusterError for settings that a broker would refuse or does not know."""
-    # Here: the broker's modules are not loaded for `--help`, nor where the extra is missing.
+    """Raise ClusterError for settings that a broker would refuse or does not know."""
+    # Imported late: `--help` does not need the broker's modules, and the extra may be missing.
     settings = import_module("dledger.broker.config").SETTINGS
     properties = cluster.broker_properties(cluster.spec.node_ids[0])
     said = {"mapedFileSizeCommitLog": "--segment-mb"} | dict.fromkeys(cluster.spec.broker, "--set")
@@ -239,8 +249,8 @@ def _check_properties(cluster: LocalCluster) -> None:
 
 
 def _check_ports(cluster: LocalCluster) -> None:
-    """ClusterError for ports that are taken. If a NameServer has the port, the text also says how to use that
-    one."""
+    """Raise ClusterError for ports that are taken. If a NameServer has the port, the text also says how to
+    use that NameServer."""
     try:
         cluster.check_ports()
     except ClusterError as error:
@@ -258,8 +268,8 @@ def _check_ports(cluster: LocalCluster) -> None:
 
 
 def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
-    """ClusterError unless another NameServer that the group uses answers, and knows no other group of this
-    name."""
+    """Raise ClusterError if the NameServer that the group is to use does not answer, or knows another
+    group of the same name."""
     spec, silent, answered = cluster.spec, [], False
     for address in spec.namesrv_addresses:
         try:

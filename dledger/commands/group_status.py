@@ -1,4 +1,5 @@
-"""The state of groups as tables, as JSON and as a verdict: read from processes, or from a NameServer."""
+"""The state of groups as tables, as JSON and as an exit code. It is read from the processes of a
+directory, or from a NameServer."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ FINE, WARNINGS, ERRORS, NOT_SEEN = 0, 1, 2, 4
 
 
 class NothingSeen(ClusterError):
-    """There is no group to look at; the text says where it was looked for."""
+    """Raised when there is no group to look at; the text says where it was looked for."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The state that was found: `found` for programs, `lines` for people, the problems, and the exit code."""
+    """The state of groups as it was found: `found` is for programs, `lines` are for people; the problems
+    and the exit code follow from it."""
 
     found: dict[str, Any]
     lines: list[str]
@@ -29,12 +31,12 @@ class Seen:
     code: int = FINE
 
     def as_json(self) -> dict[str, Any]:
-        """The state as one JSON object."""
+        """Return the state as one JSON object."""
         return {**self.found, "problems": self.problems}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with aligned columns; None is shown as a dash."""
+    """Return lines with aligned columns; None is shown as a dash."""
     cells = [tuple(columns), *(tuple("-" if value is None else str(value) for value in row) for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     return [
@@ -44,7 +46,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]
 
 
 def status_lines(status: dict[str, Any]) -> list[str]:
-    """`LocalCluster.status()` for people."""
+    """Return `LocalCluster.status()` as lines for people."""
     lines = []
     for server in status["namesrv"]:
         whose = f"pid {server['pid'] or '-'}" if server["own"] else "of others"
@@ -57,7 +59,8 @@ def status_lines(status: dict[str, Any]) -> list[str]:
 
 
 def look_at_directory(cluster: LocalCluster) -> Seen:
-    """The state of a group of this machine: its processes, what they report, and whether clients find it."""
+    """Return the state of a group of this machine: its processes, what they report, and whether clients
+    find it."""
     status = cluster.status()
     (group,) = status["groups"]
     if not cluster.running():
@@ -79,9 +82,10 @@ def look_at_directory(cluster: LocalCluster) -> Seen:
 
 
 def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
-    """The brokers that NameServers know, and whether these answer. `only`: one group.
+    """Return the brokers that NameServers know, and whether these brokers answer. `only` names the one
+    group to look at.
 
-    NothingSeen when no NameServer answers, or none knows any broker or this group.
+    Raises NothingSeen if no NameServer answers, or none knows any broker, or none knows the group `only`.
     """
     servers: list[dict[str, Any]] = []
     told: dict[str, dict[str, wire.Registered]] = {}
@@ -133,7 +137,8 @@ def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
 
 
 def _look_at_group(name: str, group: wire.Registered) -> tuple[dict[str, Any], list[str]]:
-    """The state of a group, and its problems. `leader` is None unless a leader is registered and answers."""
+    """Return the state of one group, and its problems. `leader` is None if no leader is registered, or if
+    the leader does not answer."""
     nodes = [
         {"id": number, "addr": address, "answers": wire.listens(address)}
         for number, address in sorted(group.addresses.items(), key=lambda item: int(item[0]))

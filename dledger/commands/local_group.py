@@ -1,6 +1,7 @@
 """`dledger up`, `status`, `kill-leader`, `restart` and `down`: a group of real processes on this machine.
 
-Their work is done in `group_actions`, their output made in `group_status`; `scripts/cluster` calls the same.
+The module `group_actions` does their work, and `group_status` makes their output; `scripts/cluster` uses
+both modules, too.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _failed(text: str, as_json: bool, code: int) -> int:
 
 
 def _tell(text: str) -> None:
-    """Report what takes time, if a person watches standard error."""
+    """Print what the command is waiting for, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(f"... {text}", file=sys.stderr, flush=True)
 
@@ -104,7 +105,7 @@ def _show(seen: Seen, as_json: bool) -> int:
 
 
 def _program() -> str:
-    """What a user types for this command: its name, if a shell finds it."""
+    """Return what a user types for this command: its bare name if the shell finds it."""
     if shutil.which("dledger"):
         return "dledger"
     called = sys.argv[0]
@@ -112,7 +113,8 @@ def _program() -> str:
 
 
 def _place() -> str:
-    """The `--dir` that the next command needs; empty when that finds the directory by itself."""
+    """Return the option `--dir` that the user's next command needs; empty if that command finds the
+    directory without the option."""
     context = click.get_current_context()
     if context.get_parameter_source("directory") is not ParameterSource.COMMANDLINE:
         return ""
@@ -229,7 +231,7 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
             raise click.UsageError(f"--{name.replace('_', '-')} can only be used with {where}")
     if peers is not None:
         return _status_of_peers(peers, as_json, options)
-    # A group that is here comes before a variable that a shell may have had for long.
+    # A group in the directory takes precedence over a variable that a shell may have had for long.
     if not chosen and source is ParameterSource.DEFAULT and not LocalCluster.known(directory):
         namesrv = namesrv_addr() or None
     if namesrv is not None:
@@ -240,7 +242,7 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
 
 
 def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
-    from dledger.commands.log import run  # only now: it brings the log's whole client
+    from dledger.commands.log import run  # imported late: it loads the whole client of the log
     from dledger.runtime.options import Options
 
     timeout = STATUS_LIMIT_S if options["timeout"] is None else options["timeout"]
@@ -252,7 +254,7 @@ def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
 @click.option("--wait", is_flag=True, help="Wait until another node leads, and print how long it took.")
 @click.option("--group", metavar="NAME", help="Name of the group. [default: the first]")
 def kill_leader(directory: Path, as_json: bool, wait: bool, group: str | None) -> int:
-    """SIGKILL the broker that leads."""
+    """Kill the broker that leads with SIGKILL."""
     cluster = find_group(directory, group)
     killed = kill_and_wait(cluster, wait)
     if as_json:
@@ -272,8 +274,8 @@ def kill_leader(directory: Path, as_json: bool, wait: bool, group: str | None) -
     "--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait for each."
 )
 def restart(directory: Path, as_json: bool, node: str | None, group: str | None, timeout: float) -> int:
-    """Start what is down, and wait until it has caught up. If nothing is, restart all brokers, one after
-    another, the leader last."""
+    """Start all processes that are down, and wait until the brokers have caught up. If none is down,
+    restart all brokers, one after another, the leader last."""
     only = find_group(directory, group) if node or group else None
     groups = groups_of(directory) if only is None else [only]
     incomplete = [one for one in groups if one.down() or not (one.spec.namesrv or one.namesrv_pid())]
@@ -292,9 +294,10 @@ def restart(directory: Path, as_json: bool, node: str | None, group: str | None,
 
 @_command("stop a group; its data stays")
 def down(directory: Path, as_json: bool) -> int:
-    """Stop all processes of the groups in a directory: SIGTERM, after 30 s SIGKILL.
+    """Stop all processes of the groups in a directory with SIGTERM, and after 30 s with SIGKILL.
 
-    The data stays: `dledger up` goes on with it. A NameServer that another group started is left alone.
+    The data stays, and `dledger up` starts the groups with it again. A NameServer that another group
+    started is not stopped.
     """
     groups = groups_of(directory)
     others = _others_behind(groups)
@@ -316,12 +319,12 @@ def down(directory: Path, as_json: bool) -> int:
 
 
 def _others_behind(groups: list[LocalCluster]) -> list[str]:
-    """Groups of other directories that lose their NameServer when these groups stop."""
+    """Return the groups of other directories that lose their NameServer when these groups stop."""
     cluster = groups[0]
     if cluster.namesrv_pid() is None:
         return []
     try:
         known = wire.registered_anywhere(cluster.spec.namesrv_addresses)
-    except wire.NoAnswer:  # then nobody finds them now
+    except wire.NoAnswer:  # clients cannot find these groups now either
         return []
     return sorted(set(known) - {one.spec.group for one in groups})

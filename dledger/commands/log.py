@@ -1,6 +1,7 @@
-"""The work of the commands of the replicated log: for a running group, a stand-alone node, a store directory.
+"""Does the work of the commands of the replicated log, for a running group, a stand-alone node, or a store
+directory.
 
-Their options are declared in `dledger.commands.declared.log`, their exit codes in `exit_codes`.
+Their options are declared in `dledger.commands.declared.log`, and their exit codes in `exit_codes`.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ async def _status(env: Env, args: Options) -> int:
 
 
 def _no_answer(error: OSError | TimeoutError) -> str:
-    """Say in words why a node does not answer, because the system's error text does not help in a table of
+    """Return in words why a node does not answer; the system's error text would not help in a table of
     roles."""
     if isinstance(error, TimeoutError):
         return "did not answer in time"
@@ -106,7 +107,8 @@ def _reason(error: OSError) -> str:
 
 
 def _clusters(rows: list[dict[str, Any]]) -> str:
-    """The members of each cluster, if they are not all in the same one; a new node belongs to none yet."""
+    """Return the members of each cluster, if the members do not all belong to the same cluster. A new node
+    belongs to none yet."""
     nodes: dict[str, list[str]] = {}
     for row in rows:
         if row.get("cluster"):

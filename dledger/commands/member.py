@@ -19,7 +19,7 @@ POLL_S = 0.1
 
 
 async def run(env: Env, args: Options) -> int:
-    """Run one of the commands; returns 0 when it is done, 1 when it was refused, got no answer
+    """Run one of these commands. Returns 0 if it is done. Returns 1 if it was refused, got no answer
     (RequestFailed), or another node leads."""
     async with open_client(env, args) as client:
         action = args.action if args.command == "member" else args.command

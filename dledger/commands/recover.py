@@ -1,23 +1,25 @@
 """`dledger recover`: repairs the store of a stopped node when its group can no longer help.
 
-`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made. `--force-single`
-continues with one store after the loss of a majority.
+`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made.
+`--force-single` continues with one store after the loss of a majority.
 
 `--force-single` is for the case that a majority of a group's stores is lost for good, or all nodes stopped
-with failed disks (decision 0009). It works on one store of a node that does not run, and makes it the only
+with failed disks (decision 0009). It works on the store of one stopped node, and makes this node the only
 member of a **new cluster**:
 
-1. Derived state that covers entries after the log's end is removed. The next start rebuilds it, and it must
-   not be taken for a state of the new cluster's log. Snapshots that name the founders are removed as well, if
-   the log reaches back before them. The new members make their own there, which name the new cluster's.
+1. Derived state that covers entries after the log's end is removed. The next start rebuilds it, and it
+   must not be taken for a state of the new cluster's log. Snapshots that name the founders are removed as
+   well, if the log reaches back before them. The new members make snapshots of their own there, which name
+   the founders of the new cluster.
 2. Everything after the durable mark is written again and fsynced: after a failed fsync the page cache may
    hold data that the disk never got (S3).
 3. A configuration entry that names only this node, in a term far above all others, is appended.
-4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced. Markers that keep the
-   node from voting are removed.
+4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced. Markers that keep
+   the node from voting are removed.
 
-An interrupted run is repeated: each run appends its own entry and ends with the identity. From then on
-members of the old cluster are refused; each one that is to join must begin with an empty store.
+If a run is interrupted, the command is run again: each run appends its own entry, and replaces the
+identity last. From then on the node refuses members of the old cluster. A node that is to join the new
+cluster must begin with an empty store.
 """
 
 from __future__ import annotations
@@ -85,14 +87,15 @@ from dledger.runtime.atomic_file import publish, read_file
 from dledger.runtime.options import Options
 
 _UNFINISHED = "recover.filling"
-"""A segment in the pool that is being made. A start removes it."""
+"""File name of a new segment in the pool of segments while it is being written. A start of the node
+removes such a file."""
 MARKERS = (POISONED_FILE, REFILL_FILE)
-"""Files that keep a node from voting."""
+"""Names of files whose presence keeps a node from voting."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The content of the store, and what may be lost."""
+    """What the store contains, and what may be lost."""
 
     directory: str
     group: str
@@ -102,16 +105,19 @@ class Report:
     last_index: int
     last_term: int
     committed_hint: int
-    """An index that was certainly committed; the real commit index may be up to a second newer."""
+    """An index that is certainly committed. It was recorded up to a second before the node stopped, so
+    later entries may be committed, too."""
     durable_mark: int
     poisoned: str
-    """Why the node stopped, if it stopped with a failed disk."""
+    """Why the node stopped, if it stopped because its disk failed; otherwise empty."""
     rotten: str
-    """Why durable entries cannot be read; empty when all can."""
+    """Why entries that should be durable cannot be read; empty if all of them can."""
     derived: tuple[str, ...] = ()
-    """Files of derived state that cover entries after the log's end, or cannot be read; they are removed."""
+    """Files of derived state that contain entries after the log's end, or that cannot be read; they are
+    removed."""
     founders: tuple[str, ...] = ()
-    """Snapshots that name the old cluster's founders and that the log does not need; they are removed."""
+    """Snapshots that name the old cluster's founding members, and that the log does not need; they are
+    removed."""
 
     def lines(self) -> list[str]:
         """The report as lines for people."""
@@ -148,9 +154,10 @@ class Report:
 
 
 def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, Identity, Walk]:
-    """Read the whole store. Blocking; changes nothing. StoreUnreadable, InstallUnfinished.
+    """Read the whole store. Changes nothing. Blocking. Raises StoreUnreadable or InstallUnfinished.
 
-    `written`: index up to which the last run had written, None when it is not known (decision 16).
+    `written` is the index up to which the node's last run had written; None if it is not known (decision
+    16).
     """
     identity = read_identity(files, node_dir)
     log = walk(files, node_dir, identity.segment_size)
@@ -187,10 +194,10 @@ def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, I
 
 
 async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = False) -> Report:
-    """Make the store's node the only member of a new cluster. RecoverRefused, StoreUnreadable, OSError.
+    """Make the store's node the only member of a new cluster. Unless `yes` is set, nothing is changed. If
+    `cut_damage` is set, everything from the first damaged entry on is discarded.
 
-    Without `yes` nothing is changed. With `cut_damage` everything from the first damaged entry on is
-    discarded.
+    Raises RecoverRefused, StoreUnreadable or OSError.
     """
     run, files = env.workers.run, env.files
     node_dir, lock = await take_store(env, store)
@@ -217,10 +224,11 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
 
 
 def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]:
-    """Files of derived state beside the node's directory that do not fit the log up to `last_index`.
+    """Yield the files of derived state, in the directory above the node's, that contain entries after
+    `last_index` or cannot be read.
 
-    A state that covers only a part of it stays: it may be the only one that reaches back to the begin of the
-    log.
+    Derived state that covers only a part of the log is not included: it may be the only state that reaches
+    back to the beginning of the log.
     """
     store = node_dir.rpartition("/")[0] or "."
     places: tuple[tuple[str, Callable[[bytes], Snapshot | Counted]], ...] = (
@@ -234,22 +242,24 @@ def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]
         try:
             ahead = decode(data).applied > last_index
         except (CorruptSnapshot, CorruptFile):
-            ahead = True  # no later start must believe it
+            ahead = True  # no later start may use it
         if ahead:
             yield path
 
 
 def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
-    """Snapshots from before the first configuration entry, of a log that begins with its first entry.
+    """Yield the snapshots that are older than the first configuration entry, if the log begins with its
+    first entry.
 
-    They hold the founders' configuration, which is also in the identity. When the log begins at a snapshot,
-    the configuration is in that snapshot, and the new members get it from there.
+    Such snapshots hold the configuration of the founding members, which is also in the identity. If the
+    log begins at a snapshot, nothing is yielded: the configuration is in that snapshot, and the new
+    members get it from there.
     """
     directory = f"{node_dir}/{SNAPSHOTS_DIR}"
     if log.last_index < 0 or log.begin_pos > 0 or log.first_index > 0 or not files.is_dir(directory):
         return
     if begins_at(files, node_dir):
-        return  # what lies before is still there, but the next start gives it up
+        return  # earlier entries are still there, but the next start drops them
     for name in files.listdir(directory):
         path = f"{directory}/{name}"
         if parse_segment_name(name) is None:
@@ -263,9 +273,9 @@ def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
 
 
 def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -> str:
-    """Name of a segment after the log's end that begins with an entry; empty when there is none.
+    """Return the name of a segment after the log's end that begins with an entry; empty if there is none.
 
-    Without an index, and with an old checkpoint, only this shows that the log went on.
+    If there is no index and the checkpoint is old, only such a segment shows that the log continued.
     """
     for start in segment_starts(files, node_dir, segment_size):
         if start >= log.end_pos:
@@ -283,7 +293,8 @@ def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -
 
 
 class _Forced:
-    """One run. Every durable step is a job of its own; the identity comes last."""
+    """One run of `recover --force-single`. Each durable step is a separate job, and the identity is
+    written last."""
 
     def __init__(self, env: Env, node_dir: str, identity: Identity, log: Walk, report: Report) -> None:
         self._env = env
@@ -319,20 +330,20 @@ class _Forced:
         await self._publish(IDENTITY_FILE, encode_json(self._identity))
 
     async def _remove_derived(self) -> None:
-        """Remove state that was derived from discarded entries, before the log grows to that point again.
-        Snapshots that name the founders are removed, too."""
+        """Remove state that was derived from discarded entries, before the log contains that many entries
+        again. Also remove the snapshots that name the founding members."""
         run, files = self._env.workers.run, self._files
         for path in self._report.derived:
             await run(Lane.DISK, files.unlink, path)
             await run(Lane.FLUSH, files.sync_dir, path.rpartition("/")[0])
         for path in self._report.founders:
-            await run(Lane.DISK, files.rename, path, f"{path}.tmp")  # a start removes that
+            await run(Lane.DISK, files.rename, path, f"{path}.tmp")  # a start removes this file
             await run(Lane.FLUSH, files.sync_dir, path.rpartition("/")[0])
             await run(Lane.DISK, files.rmtree, f"{path}.tmp")
 
     async def _write_again(self) -> None:
-        """Write the entries after the durable mark again: their pages may be clean without being on the
-        disk."""
+        """Write the entries after the durable mark again. Without that, an fsync might not write them,
+        because the operating system may take their pages for clean although the disk does not have them."""
         run, files = self._env.workers.run, self._files
         mark = await run(Lane.DISK, durable_mark, files, self._dir)
 
@@ -352,8 +363,8 @@ class _Forced:
             await run(Lane.FLUSH, self._sync, self._segment(start))
 
     async def _remove_segments_behind(self) -> None:
-        """Remove segments after the log's end. They hold discarded entries, and none may be left that could
-        count as valid (S1)."""
+        """Remove the segments after the log's end. They hold discarded entries, and none of these may ever
+        count as valid again (S1)."""
         run, files, directory = self._env.workers.run, self._files, f"{self._dir}/{DATA_DIR}"
         starts = await run(Lane.DISK, segment_starts, files, self._dir, self._size)
         for start in reversed(starts):  # the last first: a crash in between must not leave a hole
@@ -383,10 +394,12 @@ class _Forced:
         return index
 
     async def _have_segment(self, start: int, *, empty: bool) -> None:
-        """Make sure that a segment that holds entries, or is `empty`, has a file of full size.
+        """Make sure that the segment at `start` has a file of full size, if the segment holds entries or
+        is to be `empty`.
 
-        A file of another size in `data` keeps a node from starting, so a new one gets its name only when it
-        is complete. A run of an older program may have left a short one, which counts as missing.
+        A file of another size in `data` keeps a node from starting, so a new file gets its name only when
+        it is complete. An older program that was interrupted may have left a file that is too short; such
+        a file counts as missing.
         """
         run, files = self._env.workers.run, self._files
         path, data_dir, pool_dir = self._segment(start), f"{self._dir}/{DATA_DIR}", f"{self._dir}/{POOL_DIR}"
@@ -409,7 +422,7 @@ class _Forced:
             await run(Lane.FLUSH, files.sync_dir, directory)
 
     async def _clear_units(self) -> None:
-        """Clear index units after the log's old end, which belong to discarded entries."""
+        """Set the index entries after the log's old end to zero; they belong to discarded entries."""
         run, files = self._env.workers.run, self._files
         size = await run(Lane.DISK, index_file_size, files, self._dir)
         if size is None:
@@ -454,7 +467,7 @@ class _Forced:
             file.close()
 
     def _reserve(self, path: str) -> None:
-        """Give a file the size of a segment; its content stays."""
+        """Allocate a file in the size of a segment; its content stays."""
         file = self._files.open(path, create=True)
         try:
             file.allocate(self._size)
@@ -480,7 +493,7 @@ class _Forced:
 
 
 async def command(env: Env, args: Options) -> int:
-    """Run `recover`; returns 0 when it is done, 1 when it is refused or not confirmed."""
+    """Run `recover`; returns 0 if it is done, and 1 if it was refused or not confirmed."""
     if args.reset_term:
         return await _reset_term(env, args)
     try:

@@ -1,11 +1,12 @@
-"""`dledger recover --reset-term`: end a term that no elections can have made.
+"""`dledger recover --reset-term`: replaces a term that is too high to come from elections.
 
-An older program adopted and saved any term that it received. After the highest term that fits no election is
-possible. The command gives the store of a stopped node another term without a vote. A term that elections can
-have made is never lowered.
+Older programs adopted and saved any term that they received. If a node has adopted the highest possible
+term, it can take part in no further election. The command gives the store of a stopped node another term,
+without a vote. A term that elections can have made is never lowered.
 
 The command makes the node forget its vote. So the new term must be above every term in which the node may
-have voted: far above the last one in its log, which a leader opens with an entry.
+have voted. It is therefore far above the last term in the node's log, because each leader opens its term
+with an entry.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from dledger.log.hard_state import HardStateFile
 from dledger.runtime import Env, Lane
 
 TERM_JUMP = 1000
-"""How far a new term is above every term known here. It must be above terms in which a node may have voted
-without an entry in its log, and so high that NameServers, which compare terms (S23), prefer it to remains of
-the old ones."""
+"""How far the new term is above every term that this store knows. It must be above every term in which the
+node may have voted without getting an entry of that term. It must also be high enough for NameServers,
+which compare terms (S23), to prefer it to registrations of old terms."""
 
 MAX_ELECTIONS = 1 << 24
-"""How many terms after the last one in the log elections may have made. An election takes a time-out of about
-0.4 s, so this is 78 days of nothing but elections."""
+"""Limit for the number of terms after the last one in the log that elections may have made. An election
+takes a time-out of about 0.4 s, so this many elections in a row would take 78 days."""
 
 
 class RecoverRefused(Exception):
-    """Nothing was changed; the text says why."""
+    """Raised if the command refuses to work; nothing was changed, and the text says why."""
 
 
 @dataclass(frozen=True)
 class TermReport:
-    """The present term of the store, and the new one."""
+    """The present term of the store, and the term that replaces it."""
 
     directory: str
     node: str
     last_index: int
     last_term: int
     saved_term: int
-    """Term in the saved term and vote."""
+    """The term in the store's file of term and vote."""
     new_term: int
 
     def lines(self, *, done: bool) -> list[str]:
@@ -64,7 +65,8 @@ class TermReport:
 
 
 async def take_store(env: Env, store: str) -> tuple[str, RunLock]:
-    """The directory of a stopped node, and its lock. RecoverRefused when the node is running."""
+    """Return the directory of a stopped node, and the lock on it. Raises RecoverRefused if the node is
+    running."""
     node_dir = await env.workers.run(Lane.DISK, node_directory, env.files, store)
     try:
         return node_dir, await env.workers.run(Lane.DISK, RunLock.take, env.files, node_dir, env.boot_id)
@@ -73,9 +75,10 @@ async def take_store(env: Env, store: str) -> tuple[str, RunLock]:
 
 
 async def reset_term(env: Env, store: str, term: int | None, *, yes: bool) -> TermReport:
-    """Give a stopped node's store the term `term` (None: one far above its log's last) and no vote.
+    """Give the store of a stopped node the term `term`, and no vote. If `term` is None, the term is
+    chosen: far above the last one in the log. Unless `yes` is set, nothing is changed.
 
-    Without `yes` nothing is changed. RecoverRefused, StoreUnreadable, OSError.
+    Raises RecoverRefused, StoreUnreadable or OSError.
     """
     run, files = env.workers.run, env.files
     node_dir, lock = await take_store(env, store)

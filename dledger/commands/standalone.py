@@ -1,7 +1,7 @@
-"""Stand-alone nodes: one process and one port, with a node for each of one or several groups.
+"""Stand-alone nodes: one process with one port, which runs a node for each of one or several groups.
 
-The groups share only the environment (worker threads, random numbers, log) and the port. Each node has its
-own directory, and one that fails ends without the others.
+The groups share only the port and the environment (worker threads, random numbers, logging). Each node has
+its own directory. If a node fails, the other nodes continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dledger.runtime.settings import ConfigError, Schema, Setting, names
 from dledger.runtime.tls import PeerTls, TlsFiles
 
 TRANSFER_TIMEOUT_S = 2.0
-"""How long a stop waits for another node to take over leadership, in seconds."""
+"""When a node is stopped: how long to wait for another node to take over leadership, in seconds."""
 
 
 NODE_DEFAULTS = NodeSettings(segment_size=64 * 1024 * 1024)
@@ -37,22 +37,23 @@ class StandaloneConfig:
     groups: Annotated[
         tuple[str, ...], Setting("dLegerGroup", parse=names, format=";".join, important=True)
     ] = ()
-    """Names of the groups: `blue;green`. Each has a directory of its name."""
+    """Names of the groups, such as `blue;green`. Each group has a directory of the same name."""
     self_id: SelfId = ""
     """This node's id in `dLegerPeers`."""
     peers: Peers = field(default_factory=dict)
-    """All members when the groups were founded: `n0-host:port;n1-host:port`."""
+    """All members of the groups when these were founded, as `n0-host:port;n1-host:port`."""
     store_dir: StoreRoot = ""
     """Directory of the groups' stores."""
     bind_host: BindAddress = "0.0.0.0"
-    """Where to listen."""
+    """Address on which to listen."""
     node: NodeSettings = NODE_DEFAULTS
-    """Settings of each group's log. The log is the data itself and nothing is derived from it, so nothing is
-    deleted automatically."""
+    """Settings of each group's log. Nothing is deleted automatically, because the log is the only place
+    where the data is."""
     tls: TlsFiles = field(default_factory=TlsFiles)
 
     def check(self, given: Collection[str]) -> None:
-        """ConfigError names what is missing, has no effect or does not fit."""
+        """Raise ConfigError, which names the settings that are missing, have no effect, or do not fit
+        together."""
         for key, value in (
             ("dLegerGroup", self.groups),
             ("dLegerSelfId", self.self_id),
@@ -78,11 +79,12 @@ class StandaloneConfig:
 
     @property
     def peer_tls(self) -> TlsFiles | None:
-        """Files for TLS between peers; None when TLS is off."""
+        """Return the files for TLS between peers; None if TLS is off."""
         return self.tls if self.tls.certificate else None
 
     def node_config(self, group: str) -> NodeConfig:
-        """Settings of the node of one group, whose directory is `<store_dir>/<group>`. ConfigError."""
+        """Return the settings of the node of one group, whose directory is `<store_dir>/<group>`. Raises
+        ConfigError."""
         return NodeConfig.of(
             self.node,
             group=group,
@@ -104,10 +106,10 @@ async def main(
     tls: PeerTls | None = None,
     on_ready: Callable[[list[Node]], None] | None = None,
 ) -> list[NodeFailed]:
-    """Run the nodes until `stop` is set or all have failed; returns the failures. NodeFailed: the port is in
-    use.
+    """Run the nodes until `stop` is set or all have failed; returns the failures. When `stop` is set, each
+    leadership is handed over to another node, and then the states are saved.
 
-    On `stop` each leadership is handed over first, and the states are saved.
+    Raises NodeFailed if the port is in use.
     """
     _, number = split_address(config.peers[config.self_id])
     port = PeerPort(
@@ -150,7 +152,7 @@ async def _tell_ready(
 
 
 class _Member:
-    """The node of one group with its host."""
+    """The node of one group, with the state machine that it runs."""
 
     def __init__(self, env: Env, config: NodeConfig, port: PeerPort, tls: PeerTls | None) -> None:
         self.group = config.group
@@ -164,7 +166,8 @@ class _Member:
         self.failure: NodeFailed | None = None
 
     async def run(self, on_ended: Callable[[], None]) -> None:
-        """Run the node until it ends. A failure is stored; the other groups go on."""
+        """Run the node until it ends. If it fails, the failure is stored, and the nodes of other groups
+        continue."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.node.run(), name=f"{self.group}-node")
@@ -182,7 +185,7 @@ class _Member:
             on_ended()
 
     async def stop(self) -> None:
-        """Hand leadership over, save the state, and end."""
+        """Hand leadership over, save the state, and end the node."""
         if self.task is None or self.ended.is_set():
             return
         if self.node.serving:

@@ -11,23 +11,23 @@ from typing import cast
 
 
 class OutputFailed(Exception):
-    """Standard output cannot be written, for example on a full disk. The text says why.
+    """Raised if standard output cannot be written, for example on a full disk. The text says why.
 
-    It is not an OSError, so that no command takes it for a failure of the data that it works on. A reader
-    that went away (`dledger ... | head`) remains a BrokenPipeError, which ends a command silently.
+    It is not an OSError, so no command takes it for a failure of the data that it works on. If the reader of
+    a pipe has gone (`dledger ... | head`), the error stays a BrokenPipeError, which ends a command silently.
     """
 
 
 class _Guarded(io.TextIOWrapper):
-    """Standard output that raises OutputFailed."""
+    """Standard output that raises OutputFailed if it cannot be written."""
 
     def write(self, text: str, /) -> int:
-        """Write as any text stream does; OutputFailed."""
+        """Write as any text stream does. Raises OutputFailed if that fails."""
         with _told():
             return super().write(text)
 
     def flush(self) -> None:
-        """Flush as any text stream does; OutputFailed."""
+        """Flush as any text stream does. Raises OutputFailed if that fails."""
         with _told():
             super().flush()
 
@@ -44,8 +44,8 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard this process's standard output while a command runs. Does nothing when it was replaced, as in a
-    test that captures it."""
+    """Guard this process's standard output while a command runs. If standard output was replaced, as in a
+    test that captures it, nothing is done."""
     stream = sys.stdout
     if type(stream) is not io.TextIOWrapper or not _is_standard(stream):
         yield

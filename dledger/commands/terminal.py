@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Escape control characters, which could control a terminal: texts of messages, topics and clients come
-    from anywhere.
+    """Escape control characters, because texts of messages, topics and clients come from anywhere, and
+    could control a terminal with them.
 
     >>> plain("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'

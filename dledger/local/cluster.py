@@ -1,17 +1,14 @@
 """A broker group of real processes on loopback: a NameServer and N brokers, from generated configuration.
 
-Used by `dledger up` and its companions, `scripts/quickstart` and the tests. All files are in one directory,
-so that several groups can run side by side in different directories and port ranges (see `spec`). Each has
-its own NameServer, or uses that of another group:
+Used by `dledger up` and its companions, `scripts/quickstart` and the tests. All files are in one
+directory, so that several groups can run side by side in different directories and port ranges (see
+`spec`). Each group has its own NameServer, or uses the NameServer of another group. The files of a group
+are:
 
-```
-DIR/cluster.json               what was asked for: `stop`, `status` ... need nothing but DIR
-DIR/conf/namesrv.conf          RocketMQ property names; only of a group with its own NameServer
-DIR/conf/broker-n0.conf ...
-DIR/logs/                      rotating logs, and <name>.out with what a process printed
-DIR/run/<name>.pid             pid and start of each process
-DIR/store/n0 ...               storePathRootDir of each broker
-```
+``` DIR/cluster.json the requested settings, so that `stop`, `status` ... need only DIR DIR/conf/namesrv.conf
+RocketMQ property names; only if the group has its own NameServer DIR/conf/broker-n0.conf ... DIR/logs/
+rotating logs, and <name>.out with what a process printed DIR/run/<name>.pid pid and start of each process
+DIR/store/n0 ... storePathRootDir of each broker ```
 """
 
 from __future__ import annotations
@@ -40,22 +37,23 @@ T = TypeVar("T")
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
-"""Time-out of a stop, in seconds. A stop saves a snapshot: about 5 s when ten thousand queues are in no
-snapshot yet, and more on a busy disk."""
+"""Time limit, in seconds, for a process to stop. A broker saves a snapshot when it stops. This takes about
+5 s if ten thousand queues are in no snapshot yet, and more on a busy disk."""
 POLL_S = 0.02
 PORTS_TOLD = 4
 PORT_WAIT_S = 3.0
-"""How long to wait for a port that another program holds before that program is named, in seconds."""
+"""If another program holds a port that is needed: how long to wait for the port, in seconds, before an
+error names that program."""
 PACKAGES = Path(__file__).resolve().parents[2]
 
 
 class NoGroup(ClusterError):
-    """There is no group in the directory."""
+    """Raised if there is no group in the directory."""
 
 
 class Killed(NamedTuple):
-    """A killed broker. `at` is the monotonic clock just before the signal; the clock of an asyncio loop is
-    the same."""
+    """A broker that was killed. `at` is the monotonic time just before the signal was sent; it can be
+    compared with the time of an asyncio loop."""
 
     node: str
     pid: int
@@ -63,13 +61,15 @@ class Killed(NamedTuple):
 
 
 class LocalCluster:
-    """A group in a directory, made by `create` or `open`. All methods block."""
+    """A broker group whose files are in one directory. `create` or `open` makes the object. All methods
+    block."""
 
     def __init__(self, directory: Path, spec: ClusterSpec) -> None:
         self.directory = directory
         self.spec = spec
         self.notes: list[str] = []
-        """Messages for people about the files that were written, such as which edits were kept."""
+        """Texts for people about the configuration files that were written, for example which edits of a
+        user were kept."""
         self._namesrv: ManagedProcess | None = None
         if not spec.namesrv:
             self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
@@ -84,14 +84,15 @@ class LocalCluster:
 
     @classmethod
     def create(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
-        """Write the configuration files. If the directory has a group already, it must be the same one."""
+        """Write the configuration files and return the group. If the directory holds a group already, the
+        settings must fit its stores."""
         cluster = cls.planned(directory, spec)
         cluster.write()
         return cluster
 
     @classmethod
     def planned(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
-        """Make the group as `create` does, but write nothing yet."""
+        """Return the group as `create` does, but write nothing yet."""
         path = Path(directory).resolve()
         spec = spec or ClusterSpec()
         if cls.known(path):
@@ -108,12 +109,12 @@ class LocalCluster:
 
     @classmethod
     def known(cls, directory: Path | str) -> bool:
-        """Whether a group was created in this directory."""
+        """Return whether a group was created in this directory."""
         return (Path(directory) / "cluster.json").exists()
 
     @classmethod
     def open(cls, directory: Path | str) -> LocalCluster:
-        """Open the group that was created in this directory. NoGroup when there is none."""
+        """Open the group that was created in this directory. Raises NoGroup if there is none."""
         path = Path(directory).resolve()
         try:
             spec = ClusterSpec(**json.loads((path / "cluster.json").read_text(encoding="utf-8")))
@@ -124,7 +125,8 @@ class LocalCluster:
         return cls(path, spec)
 
     def write(self) -> None:
-        """Write the configuration files and what was asked for. Edits in them are kept (`notes`)."""
+        """Write the configuration files and `cluster.json`. Edits that a user made in the configuration
+        files are kept; `notes` names them."""
         for name in ("conf", "logs", "run", "store"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         conf = self.directory / "conf"
@@ -145,7 +147,7 @@ class LocalCluster:
             self.notes.append(note)
 
     def namesrv_properties(self) -> dict[str, str]:
-        """Content of `namesrv.conf`."""
+        """Return the content of `namesrv.conf`."""
         return {
             "bindAddress": HOST,
             "listenPort": str(self.spec.namesrv_port),
@@ -153,7 +155,7 @@ class LocalCluster:
         }
 
     def broker_properties(self, node: str) -> dict[str, str]:
-        """Content of a broker's configuration file."""
+        """Return the content of a broker's configuration file."""
         spec = self.spec
         peers = ";".join(f"{peer}-{HOST}:{spec.raft_port(peer)}" for peer in spec.node_ids)
         return {
@@ -194,28 +196,28 @@ class LocalCluster:
         return ";".join(self.spec.namesrv_addresses)
 
     def addr(self, node: str) -> str:
-        """`host:port` of a node for clients."""
+        """Return `host:port` of a node, for clients."""
         return f"{HOST}:{self.spec.port(node)}"
 
     def store(self, node: str) -> Path:
-        """storePathRootDir of a node."""
+        """Return storePathRootDir of a node."""
         return self.directory / "store" / node
 
     def pid(self, node: str) -> int | None:
-        """Pid of a running broker, otherwise None."""
+        """Pid of a broker; None if it is not running."""
         return self._broker(node).pid
 
     def namesrv_pid(self) -> int | None:
-        """Pid of the group's own running NameServer; None when it does not run, or the group uses another
-        one's."""
+        """Pid of the group's own NameServer; None if it is not running, or if the group uses other
+        NameServers."""
         return None if self._namesrv is None else self._namesrv.pid
 
     def running(self) -> list[str]:
-        """Names of the running processes."""
+        """Return the names of the running processes."""
         return [process.name for process in self._all() if process.pid is not None]
 
     def down(self) -> list[str]:
-        """Ids of the brokers that are not running."""
+        """Return the ids of the brokers that are not running."""
         return [node for node in self.spec.node_ids if self.pid(node) is None]
 
     def _all(self) -> list[ManagedProcess]:
@@ -233,13 +235,13 @@ class LocalCluster:
     # --- starting and stopping ---
 
     def check_startable(self) -> None:
-        """ClusterError when a port is taken or the disk is too small."""
+        """Raise ClusterError if a port is taken or the disk is too small."""
         self.check_ports()
         self.check_disk()
 
     def check_ports(self) -> None:
-        """ClusterError that names every port which another program holds and a process to be started
-        needs."""
+        """Raise ClusterError if another program holds ports that the processes to be started need. The
+        text names all these ports."""
         own: list[int] = []
         if self.namesrv_pid() is not None:
             own.append(self.spec.namesrv_port)
@@ -262,7 +264,8 @@ class LocalCluster:
             )
 
     def ephemeral_note(self) -> str:
-        """A warning when the system may use these ports for outgoing connections; otherwise empty."""
+        """Return a warning if the system may use the group's ports for outgoing connections; otherwise an
+        empty text."""
         given = ephemeral_ports()
         ports = sorted(self.spec.ports())
         if given is None or not any(given[0] <= port <= given[1] for port in ports):
@@ -274,7 +277,7 @@ class LocalCluster:
         )
 
     def check_disk(self) -> None:
-        """ClusterError with the required size when the disk is too small for the stores."""
+        """Raise ClusterError, which names the required size, if the disk is too small for the stores."""
         wanted = self.spec.disk_wanted()
         there = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(there).free
@@ -289,8 +292,11 @@ class LocalCluster:
             )
 
     def start(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> list[str]:
-        """Start all processes that are not running, and wait until a leader serves and the NameServer lists
-        it. Returns the names of the started processes. `tell` is called with what it is waiting for."""
+        """Start all processes that are not running, and wait until a leader serves and the NameServer
+        lists this leader. Returns the names of the started processes.
+
+        `tell` is called with a text that says what is still missing, whenever that changes.
+        """
         self.check_startable()
         started: list[ManagedProcess] = []
         try:
@@ -298,15 +304,15 @@ class LocalCluster:
                 process.start()
                 started.append(process)
             self.wait_ready(limit_s, tell)
-        except BaseException:  # also the end of this program
+        except BaseException:  # also when this program is ended
             for process in reversed(started):
                 process.kill()
             raise
         return [process.name for process in started]
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> dict[str, str]:
-        """Send SIGTERM to all processes, brokers first, and SIGKILL after the limit. Returns what happened to
-        each."""
+        """Send SIGTERM to all processes, brokers first, and SIGKILL to those that still run after the
+        limit. Returns for each process what happened to it."""
         outcome: dict[str, str] = {}
         own = [] if self._namesrv is None else [self._namesrv]
         for processes in (list(self._brokers.values()), own):
@@ -329,16 +335,16 @@ class LocalCluster:
         return Killed(node, pid, at)
 
     def kill_leader(self, limit_s: float = START_LIMIT_S) -> Killed:
-        """Kill the leader with SIGKILL, as soon as there is one."""
+        """Kill the leader with SIGKILL. If there is no leader yet, wait for one."""
         return self.kill(wait_for(self.leader, limit_s, lambda: "no node leads"))
 
     def terminate(self, node: str, limit_s: float = STOP_LIMIT_S) -> str:
-        """Stop one broker with SIGTERM (it hands leadership over first), and SIGKILL after the limit. Returns
-        what happened."""
+        """Stop one broker with SIGTERM, and with SIGKILL if it still runs after the limit. On SIGTERM a
+        leader hands leadership over first. Returns what happened."""
         return self._broker(node).stop(limit_s)
 
     def signal(self, node: str, number: signal.Signals) -> None:
-        """Send any signal to a broker, such as SIGSTOP and SIGCONT."""
+        """Send a signal to a broker, such as SIGSTOP or SIGCONT."""
         if self._broker(node).signal(number) is None:
             raise ClusterError(f"{node} does not run")
 
@@ -355,7 +361,7 @@ class LocalCluster:
         return pid
 
     def start_namesrv(self) -> None:
-        """Start the NameServer again."""
+        """Start the group's own NameServer again."""
         if self._namesrv is None:
             raise ClusterError(f"the NameServer {self.namesrv_addr} does not belong to this group")
         self._namesrv.start()
@@ -380,7 +386,7 @@ class LocalCluster:
     # --- looking ---
 
     def health(self, node: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
-        """The JSON object of a broker's `/health`; None when it does not answer."""
+        """Return the JSON object of a broker's `/health`; None if the broker does not answer."""
         connection = http.client.HTTPConnection(HOST, self.spec.http_port(node), timeout=timeout_s)
         try:
             connection.request("GET", "/health")
@@ -392,16 +398,18 @@ class LocalCluster:
         return value if isinstance(value, dict) else None
 
     def state(self, node: str) -> dict[str, Any]:
-        """Raft state of a node as `/health` shows it; empty when it does not run or does not answer."""
+        """Return the Raft state of a node as `/health` shows it; empty if the node does not run or does
+        not answer."""
         health = self.health(node) if self.pid(node) is not None else None
         return (health or {}).get("node") or {}
 
     def committed_index(self, node: str) -> int:
-        """The highest index that a node knows to be committed; -1 when it does not answer."""
+        """Return the highest index that a node knows to be committed; -1 if the node does not answer."""
         return int(self.state(node).get("committed_index", -1))
 
     def node_status(self, node: str) -> dict[str, Any]:
-        """The entry of a node in `status`. Role `DOWN`: there is no process; `SILENT`: it does not answer."""
+        """Return what `status` shows of one node. The role is `DOWN` if the node has no process, and
+        `SILENT` if it does not answer."""
         pid = self.pid(node)
         state = self.state(node)
         return {
@@ -417,7 +425,7 @@ class LocalCluster:
         }
 
     def status(self) -> dict[str, Any]:
-        """NameServers and groups, as `dledger status --json` prints them."""
+        """Return the state of NameServers and groups in the form that `dledger status --json` prints."""
         nodes = [self.node_status(node) for node in self.spec.node_ids]
         leaders = [node for node in nodes if node["role"] == "LEADER"]
         leader = max(leaders, key=lambda node: node["term"] or 0)["id"] if leaders else None
@@ -430,8 +438,8 @@ class LocalCluster:
         }
 
     def leader(self) -> str | None:
-        """Id of the node that leads and serves; the one of the highest term if there are two, None if there
-        is none."""
+        """Return the id of the node that leads and serves. If two nodes do, it is the one with the higher
+        term; if none does, None."""
         best: tuple[int, str] | None = None
         for node in self.spec.node_ids:
             state = self.state(node)
@@ -440,16 +448,17 @@ class LocalCluster:
         return best[1] if best else None
 
     def followers_first(self) -> list[str]:
-        """All node ids, the leader's last: the order of a rolling restart."""
+        """Return all node ids with the leader's id last. This is the order of a rolling restart."""
         leader = self.leader()
         return sorted(self.spec.node_ids, key=lambda node: (node == leader, node))
 
     # --- waiting ---
 
     def wait_ready(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> str:
-        """Wait until a leader serves and a NameServer returns its address for id 0; returns the leader's id.
+        """Wait until a leader serves and a NameServer returns its address for broker id 0; returns the
+        leader's node id.
 
-        `tell` is called with what is missing, whenever that changes.
+        `tell` is called with a text that says what is still missing, whenever that changes.
         """
         missing = ""
 
@@ -465,8 +474,8 @@ class LocalCluster:
         return wait_for(ready, limit_s, lambda: f"{missing}: {self._describe()}")
 
     def unshown(self, leader: str) -> str:
-        """The reason why clients cannot find this leader; empty when they can. One NameServer that lists it
-        is enough, because clients ask the others, too."""
+        """Return the reason why clients cannot find this leader; empty if they can. It is enough that one
+        NameServer lists the leader, because clients try all NameServers."""
         group, silent, reasons = self.spec.group, [], []
         for address in self.spec.namesrv_addresses:
             try:
@@ -492,11 +501,12 @@ class LocalCluster:
         return wait_for(self.leader, limit_s, lambda: f"no leader is serving: {self._describe()}")
 
     def time_to_leader(self, killed: Killed, limit_s: float = START_LIMIT_S) -> tuple[str, float]:
-        """Wait until another leader serves; returns its id and the seconds since the signal."""
+        """Wait until another node leads and serves. Returns its id, and the seconds since the broker was
+        killed."""
         return self.wait_leader(limit_s), time.monotonic() - killed.at
 
     def wait_answering(self, limit_s: float) -> bool:
-        """Wait until all brokers answer; False when the limit was over first."""
+        """Wait until all brokers answer. Returns False if the time limit is reached first."""
         deadline = time.monotonic() + limit_s
         while not all(self.state(node) for node in self.spec.node_ids):
             if time.monotonic() > deadline:
@@ -505,11 +515,16 @@ class LocalCluster:
         return True
 
     def wait_down(self, nodes: list[str], limit_s: float) -> bool:
-        """Wait until the processes of these brokers have ended; False when the limit was over first."""
+        """Wait until the processes of these brokers have ended. Returns False if the time limit is reached
+        first."""
         return all(self._broker(node).wait_gone(limit_s) for node in nodes)
 
     def wait_caught_up(self, limit_s: float = START_LIMIT_S, nodes: list[str] | None = None) -> None:
-        """Wait until these brokers (default: all) have, and know of, everything that is committed now."""
+        """Wait until these brokers (by default all of them) have caught up: the committed index of each
+        broker must reach the committed index that the leader has when this call begins.
+
+        Raises ClusterError if the time limit is reached first.
+        """
         wanted = nodes or list(self.spec.node_ids)
         leader = self.wait_leader(limit_s)
         committed = self.committed_index(leader)
@@ -524,7 +539,8 @@ class LocalCluster:
         )
 
     def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
-        """Wait until the first NameServer lists all brokers; `start` waits only for the leader."""
+        """Wait until the first NameServer lists all brokers. (`start` waits only until it lists the
+        leader.)"""
         address, own = self.spec.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
 
         def listed() -> bool:
@@ -544,7 +560,8 @@ class LocalCluster:
 
     @staticmethod
     def _check_not_ended(process: ManagedProcess) -> None:
-        """ClusterError with the last output of a process that we started, if it has ended."""
+        """Raise ClusterError if a process that this object started has ended. The text shows its last
+        output."""
         if (code := process.exit_code()) is not None:
             raise ClusterError(f"{process.name} ended (exit code {code}): {process.tail() or 'no output'}")
 
@@ -557,8 +574,8 @@ class LocalCluster:
 
 
 def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str] | str) -> T:
-    """Poll until `look` returns a value other than None and False. After `limit_s` ClusterError with
-    `describe`."""
+    """Call `look` again and again until it returns a value other than None and False; returns this value.
+    After `limit_s` seconds raises ClusterError with the text of `describe`."""
     deadline = time.monotonic() + limit_s
     while (value := look()) is None or value is False:
         if time.monotonic() > deadline:
@@ -569,7 +586,8 @@ def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[]
 
 
 def _check_same(path: Path, existing: ClusterSpec, wanted: ClusterSpec) -> None:
-    """ClusterError when the wanted group differs in what an existing store cannot change."""
+    """Raise ClusterError if the wanted settings differ from those of the existing group in something that
+    existing stores do not allow to change."""
     if existing.group != wanted.group:
         raise ClusterError(
             f"{path} holds the group {existing.group}, not {wanted.group}: choose another directory"
@@ -588,8 +606,9 @@ def _changes(existing: ClusterSpec, wanted: ClusterSpec) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Environment variables with which a started process finds this package. An installed package is found
-    without them; site-packages in front of the standard library would do harm."""
+    """Return the environment variables with which a started process finds this package. If the package is
+    installed, none are needed; they would even do harm, because they would put site-packages before the
+    standard library in the search path."""
     if str(PACKAGES) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return {}
     paths = [str(PACKAGES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

@@ -1,4 +1,4 @@
-"""Configuration files that a command writes and people edit: edits are kept. Blocking."""
+"""Writes configuration files that people may also edit: edits are kept. Blocking."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from dledger.runtime.properties_file import edit_properties, parse_properties
 from dledger.runtime.settings import ConfigError
 
 RECORD = ".written.json"
-"""A file beside the configuration files. It records what was written into each, to recognise edits."""
+"""Name of a file beside the configuration files. It records what was written into each of them, so that
+edits are recognised."""
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Properties as `key=value` lines."""
+    """Return properties as `key=value` lines."""
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def write_conf(path: Path, wanted: Mapping[str, str]) -> str:
-    """Write the wanted properties to the file, and keep edits that were made since it was last written.
+    """Write the wanted properties to the file, and keep edits that a user made since it was last written.
 
-    Returns a note for people about what was kept and what was changed in an edited file; empty for other
-    files. A property that is wanted now, and was not when the file was last written, replaces an edit.
+    If the file was edited, returns a note for people about what was kept and what was changed; otherwise
+    an empty text. A property that was not wanted when the file was last written, and is wanted now,
+    replaces a user's edit of it.
     """
     written = _record(path).get(path.name)
     text = path.read_text(encoding="utf-8") if path.exists() else None
@@ -41,7 +43,7 @@ def _merged(path: Path, text: str, written: Mapping[str, str], wanted: Mapping[s
     shown = f"{path.parent.name}/{path.name}"
     try:
         there = {item.key: item.value for item in parse_properties(text, shown)}
-        # Without a record, as of an older program, what is there counts.
+        # Without a record (an older program wrote none), the present content counts.
         before = written or there
         new = {key: value for key, value in wanted.items() if before.get(key) != value}
         changes = {

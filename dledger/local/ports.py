@@ -1,8 +1,9 @@
-"""Ports of the loopback address: which are in use, and which another program is about to use.
+"""Ports of the loopback address: finds out which ports are in use, and which ports another program is
+about to use.
 
-A program that looks for free ports uses them a moment later. Meanwhile it records them as its own in a file
-of the temporary directory, for as long as it runs. So groups that are made at the same time get different
-ports.
+A program that looks for free ports uses them a moment later. Until it ends, a file in the temporary
+directory records which ports the program has claimed. So groups that are created at the same time get
+different ports.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from dledger.local.processes import boot_mark, start_mark
 
 HOST = "127.0.0.1"
 CLAIM = 100
-"""Ports are claimed in blocks of this size, each from a multiple of it on."""
+"""Number of ports in a block. Ports are claimed in whole blocks; the first port of each block is a
+multiple of this number."""
 RECORD_BYTES = 512
 
 
 def port_taken(port: int) -> bool:
-    """Whether a process listens on this port of the loopback address (a closing connection does not
-    count)."""
+    """Return whether a process listens on this port of the loopback address. A connection that is being
+    closed does not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -39,9 +41,11 @@ def port_taken(port: int) -> bool:
 
 
 def claim(ports: Iterable[int]) -> bool:
-    """Claim ports for this process; False when another running program of this user has claimed one of them.
+    """Claim ports for this process. Returns False if another running program of this user has claimed one
+    of them.
 
-    Programs are not forced to ask: a claim prevents no process from listening.
+    A claim prevents no process from listening: it has an effect only on programs that claim their ports,
+    too.
     """
     return all(_claim(number) for number in sorted({port // CLAIM for port in ports}))
 
@@ -50,7 +54,7 @@ def _claim(number: int) -> bool:
     place = Path(tempfile.gettempdir()) / f"dledger-ports-{os.getuid()}-{number * CLAIM}"
     descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for this look only
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # locked only while the file is read and written
         ours = _mark(os.getpid())
         owner = os.pread(descriptor, RECORD_BYTES, 0).decode("ascii", "replace")
         if owner == ours:
@@ -66,8 +70,8 @@ def _claim(number: int) -> bool:
 
 
 def _mark(pid: int) -> str:
-    """A text that identifies a process: its pid, and what distinguishes it from earlier processes with that
-    pid. It changes when the process has ended."""
+    """Return a text that identifies a process: its pid, its start time and the boot of the machine. A
+    later process with the same pid has another text, and so has a pid whose process has ended."""
     return f"{pid} {start_mark(pid)} {boot_mark()}"
 
 

@@ -1,7 +1,9 @@
-"""Real processes with pid files: start, signal and stop them, and never another process.
+"""Processes of the operating system with pid files: they are started, signalled and stopped, and a signal
+never goes to another process by mistake.
 
-A pid file holds the pid and the start time of the process, as the operating system reports it. When the pid
-was given to another process meanwhile, the start time differs, so a stale file is recognised and ignored.
+A pid file holds the pid of the process and its start time, as the operating system reports it. If the
+system has given the pid to another process since, the start time differs. So a stale pid file is
+recognised and ignored.
 """
 
 from __future__ import annotations
@@ -19,17 +21,18 @@ TAIL_BYTES = 4096
 
 
 class ProcessError(Exception):
-    """A process could not be started, or ended when it should not have."""
+    """Raised if a process could not be started, or ended when it should not have."""
 
 
 def start_mark(pid: int) -> str | None:
-    """Start time of this process in the system's own format; None if it is not running (a zombie is not)."""
+    """Return the start time of a process in the system's own format; None if the process is not running. A
+    zombie counts as not running."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return _start_mark_ps(pid) if not Path("/proc/self/stat").exists() else None
     fields = text.rpartition(")")[2].split()
-    # Its files, and so its ports, stay open until the last of its threads has ended.
+    # A process keeps its files and ports open until the last of its threads has ended.
     ended = fields[0] == "X" or (fields[0] == "Z" and int(fields[17]) <= 1)
     return None if ended else f"ticks {fields[19]}"
 
@@ -43,7 +46,8 @@ def _start_mark_ps(pid: int) -> str | None:
 
 
 def boot_mark() -> str:
-    """Identifies the boot of the machine: pids and ticks start again with each one."""
+    """Return a text that identifies the present boot of the machine. After a boot, pids and start times
+    begin again, so they identify a process only together with this text."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -51,8 +55,8 @@ def boot_mark() -> str:
 
 
 class ManagedProcess:
-    """One program with a pid file. Any process of the same user may stop it, not only the one that started
-    it."""
+    """One program with a pid file. Any process of the same user may stop the program, not only the process
+    that started it."""
 
     def __init__(
         self,
@@ -72,8 +76,8 @@ class ManagedProcess:
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._output_from = 0
-        """Position in the output file where the output of the process that this object started begins, after
-        that of earlier ones."""
+        """Position in the output file at which the output of the process that this object started begins.
+        The output of earlier processes is before it."""
 
     @property
     def pid(self) -> int | None:
@@ -89,8 +93,8 @@ class ManagedProcess:
         return pid if boot == boot_mark() and start_mark(pid) == start else None
 
     def start(self) -> int:
-        """Start it in the background, detached from this terminal; returns the pid. ProcessError if it runs
-        already."""
+        """Start the program in the background, detached from this terminal; returns the pid. Raises
+        ProcessError if it runs already."""
         if (running := self.pid) is not None:
             raise ProcessError(f"{self.name} is already running (pid {running})")
         self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -113,17 +117,17 @@ class ManagedProcess:
         return self._child.pid
 
     def signal(self, number: signal.Signals) -> int | None:
-        """Send a signal; returns the pid that it went to, or None when the process is not running."""
+        """Send a signal to the process. Returns its pid, or None if the process is not running."""
         if (pid := self.pid) is None:
             return None
         try:
             os.kill(pid, number)
-        except ProcessLookupError:  # ended between the look and the signal
+        except ProcessLookupError:  # it ended before the signal was sent
             return None
         return pid
 
     def wait_gone(self, limit_s: float) -> bool:
-        """Wait until the process has ended; False when the limit was over first."""
+        """Wait until the process has ended. Returns False if the time limit is reached first."""
         deadline = time.monotonic() + limit_s
         while self.pid is not None:
             if time.monotonic() > deadline:
@@ -132,7 +136,7 @@ class ManagedProcess:
         return True
 
     def kill(self) -> int | None:
-        """Send SIGKILL and wait until the process is gone. Returns its pid, or None when it was not
+        """Send SIGKILL and wait until the process has ended. Returns its pid, or None if it was not
         running."""
         pid = self.signal(signal.SIGKILL)
         if pid is not None and not self.wait_gone(10):
@@ -140,7 +144,8 @@ class ManagedProcess:
         return pid
 
     def stop(self, limit_s: float) -> str:
-        """Send SIGTERM, and after the limit SIGKILL. Returns `stopped`, `killed` or `not running`."""
+        """Send SIGTERM, and SIGKILL if the process still runs after the limit. Returns `stopped`, `killed`
+        or `not running`."""
         if self.signal(signal.SIGTERM) is None:
             return "not running"
         if self.wait_gone(limit_s):
@@ -149,11 +154,11 @@ class ManagedProcess:
         return "killed"
 
     def exit_code(self) -> int | None:
-        """Exit code, if this object started the process and it has ended; otherwise None."""
+        """Exit code of the process if this object started it and it has ended; otherwise None."""
         return None if self._child is None else self._child.poll()
 
     def tail(self) -> str:
-        """The end of what the process printed."""
+        """Return the last part of what the process printed."""
         try:
             with self._output.open("rb") as file:
                 file.seek(max(self._output_from, self._output.stat().st_size - TAIL_BYTES))

@@ -25,16 +25,17 @@ STATE_BYTES = 32 * MIB
 PORTS_PER_NODE = 10
 MAX_NODES = 9
 LAST_BASE_PORT = 30000
-"""Where the search for free ports ends: from 32768 on the system uses ports for outgoing connections."""
+"""Highest base port in the search for free ports. From port 32768 on the system uses ports for outgoing
+connections."""
 
 
 class ClusterError(Exception):
-    """A problem with the group; the text says what to do."""
+    """Raised for a problem with the group; the text says what to do."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The settings of a group. `broker` holds further lines for every broker's configuration file."""
+    """The settings of a group. `broker` holds additional properties for every broker's configuration file."""
 
     nodes: int = 3
     base_port: int = DEFAULT_BASE_PORT
@@ -45,7 +46,8 @@ class ClusterSpec:
     flush: str = "SYNC_FLUSH"
     broker: dict[str, str] = field(default_factory=dict)
     namesrv: str = ""
-    """Other NameServers to use, `host:port;host:port`. Empty: the group has its own."""
+    """Addresses of other NameServers that the group uses, as `host:port;host:port`. If empty, the group
+    has its own NameServer."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
@@ -73,26 +75,27 @@ class ClusterSpec:
         return split_addresses(self.namesrv) or (f"{HOST}:{self.namesrv_port}",)
 
     def port(self, node: str) -> int:
-        """Port of a node for clients."""
+        """Return the port of a node for clients."""
         return self.base_port + PORTS_PER_NODE * (int(node[1:]) + 1)
 
     def raft_port(self, node: str) -> int:
-        """Port of a node for its peers."""
+        """Return the port of a node for its peers."""
         return self.port(node) + 1
 
     def http_port(self, node: str) -> int:
-        """Port of a node for `/health` and `/metrics`."""
+        """Return the port of a node for `/health` and `/metrics`."""
         return self.port(node) + 2
 
     def ports(self) -> dict[int, str]:
-        """All ports, each with its use, except those of the VIP channel, without which a broker can run."""
+        """Return all ports, each with its use, except the ports of the VIP channel; a broker can run
+        without that channel."""
         ports = {} if self.namesrv else {self.namesrv_port: "NameServer"}
         for node in self.node_ids:
             ports |= self.ports_of(node)
         return ports
 
     def ports_of(self, node: str) -> dict[int, str]:
-        """The ports of one broker, each with its use."""
+        """Return the ports of one broker, each with its use."""
         return {
             self.port(node): f"clients of {node}",
             self.raft_port(node): f"peers of {node}",
@@ -100,17 +103,18 @@ class ClusterSpec:
         }
 
     def all_ports(self) -> list[int]:
-        """All ports, including those of the VIP channel."""
+        """Return all ports, including those of the VIP channel."""
         return [*self.ports(), *(self.port(node) - 2 for node in self.node_ids)]
 
     def disk_wanted(self) -> int:
-        """Bytes that the group uses before the first segment is full, with its pools."""
+        """Disk space in bytes that the group uses before the first segment is full. The pools of prepared
+        segments are included."""
         return self.nodes * (self.segment_size * (1 + self.pool_segments) + STATE_BYTES)
 
 
 def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
-    """Find and claim the first base port from `start` on for which all ports of a group are free.
-    ClusterError when there is none."""
+    """Find the first base port from `start` on for which all ports of a group are free, and claim these
+    ports. Raises ClusterError if there is none."""
     for base in range(start, LAST_BASE_PORT, step):
         ports = ClusterSpec(nodes=nodes, base_port=base).all_ports()
         if not any(port_taken(port) for port in ports) and claim(ports):

@@ -1,6 +1,7 @@
-"""Raw remoting frames over a plain blocking socket: for probes, and for sending what no client would send.
+"""Raw remoting frames over a plain blocking socket, for probes, and for frames that no real client would
+send.
 
-It does not use `dledger/remoting/` on purpose, so that a fault there cannot hide itself.
+This module deliberately does not use `dledger/remoting/`, so that it can find faults of that package.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_ANSWER = 64 * 1024 * 1024
 
 
 class NoAnswer(Exception):
-    """The peer closed, refused, or was silent for too long."""
+    """Raised if the peer closed the connection, refused it, or did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class Answer:
 
 
 def frame(header: bytes, body: bytes = b"", serialize: int = 0) -> bytes:
-    """A frame with any header bytes, valid or not."""
+    """Return a frame with any header bytes, valid or not."""
     return _LENGTHS.pack(4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
 
 
 def request(code: int, ext: Mapping[str, object] | None = None, body: bytes = b"", opaque: int = 1) -> bytes:
-    """A well-formed request frame with a JSON header."""
+    """Return a well-formed request frame with a JSON header."""
     header: dict[str, object] = {
         "code": code,
         "language": "PYTHON",
@@ -57,7 +58,7 @@ def request(code: int, ext: Mapping[str, object] | None = None, body: bytes = b"
 
 
 class RawConnection:
-    """One TCP connection; use it as a context manager. `timeout_s` limits every wait."""
+    """One TCP connection, to be used as a context manager. `timeout_s` limits every wait."""
 
     def __init__(self, addr: str, timeout_s: float = 5.0) -> None:
         try:
@@ -72,22 +73,22 @@ class RawConnection:
         self.close()
 
     def close(self) -> None:
-        """Close our side."""
+        """Close this side of the connection."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all bytes; NoAnswer if the peer is gone."""
+        """Send all bytes. Raises NoAnswer if the peer is gone."""
         try:
             self._socket.sendall(data)
         except OSError as error:
             raise NoAnswer(str(error)) from error
 
     def half_close(self) -> None:
-        """Close the sending side: nothing more follows."""
+        """Close the sending side of the connection: no more requests follow."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def answer(self) -> Answer:
-        """Read the next frame; NoAnswer when the connection closes or the time-out is over."""
+        """Read the next frame. Raises NoAnswer if the connection closes or the time-out is over."""
         length, marked = _LENGTHS.unpack(self._exactly(8))
         if not 4 <= length <= MAX_ANSWER:
             raise NoAnswer(f"a frame of {length} bytes")
@@ -108,7 +109,7 @@ class RawConnection:
         )
 
     def closed_by_peer(self) -> bool:
-        """Whether the peer closes within the time-out instead of answering."""
+        """Return whether the peer closes the connection within the time-out instead of answering."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -132,7 +133,7 @@ class RawConnection:
 def call(
     addr: str, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"", timeout_s: float = 5.0
 ) -> Answer:
-    """Send one request over a connection of its own and return the answer."""
+    """Send one request over a connection of its own, and return the answer."""
     with RawConnection(addr, timeout_s) as connection:
         try:
             connection.send(request(code, ext, body))
@@ -143,20 +144,21 @@ def call(
 
 @dataclass(frozen=True)
 class Registered:
-    """A broker group as a NameServer knows it. `addresses` are by broker id; the leader's id is "0"."""
+    """A broker group as a NameServer knows it. `addresses` maps a broker id to an address; the leader has
+    the id "0"."""
 
     cluster: str
     addresses: dict[str, str]
 
     @property
     def leader(self) -> str | None:
-        """Address of the leader; None when no leader is registered."""
+        """Address of the leader; None if no leader is registered."""
         return self.addresses.get("0")
 
 
 def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
-    """All broker groups that a NameServer knows, by name. NoAnswer when it does not answer as a
-    NameServer."""
+    """Return all broker groups that a NameServer knows, by name. Raises NoAnswer if it does not answer, or
+    not as a NameServer does."""
     answer = call(namesrv, GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
     try:
         table = json.loads(_NUMBER_KEY.sub(r'\1"\2":', answer.body.decode()))["brokerAddrTable"]
@@ -169,8 +171,8 @@ def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
 
 
 def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:
-    """Merge what several NameServers know. When several know the same group, the first one that knows its
-    leader counts."""
+    """Merge the broker groups that several NameServers know. If several NameServers know the same group,
+    the first entry that has a leader is used."""
     groups: dict[str, Registered] = {}
     for known in found:
         for name, group in known.items():
@@ -180,7 +182,7 @@ def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:
 
 
 def registered_anywhere(namesrvs: Sequence[str], timeout_s: float = 1.0) -> dict[str, Registered]:
-    """All broker groups that any of these NameServers knows. NoAnswer when none answers."""
+    """Return all broker groups that any of these NameServers knows. Raises NoAnswer if none answers."""
     found, silent = [], []
     for address in namesrvs:
         try:
@@ -193,13 +195,14 @@ def registered_anywhere(namesrvs: Sequence[str], timeout_s: float = 1.0) -> dict
 
 
 def master_address(namesrv: str, broker_name: str, timeout_s: float = 1.0) -> str | None:
-    """The address of a broker group's id 0 at a NameServer, or None. NoAnswer when it does not answer."""
+    """Return the address that a NameServer has for broker id 0 of a group; None if it has none. Raises
+    NoAnswer if the NameServer does not answer."""
     group = registered(namesrv, timeout_s).get(broker_name)
     return None if group is None else group.leader
 
 
 def listens(addr: str, timeout_s: float = 1.0) -> bool:
-    """Whether a process accepts connections there."""
+    """Return whether a process accepts connections at this address."""
     try:
         RawConnection(addr, timeout_s).close()
     except NoAnswer:
@@ -208,7 +211,7 @@ def listens(addr: str, timeout_s: float = 1.0) -> bool:
 
 
 def create_topic(addr: str, topic: str, queues: int = 4) -> Answer:
-    """Create a topic through the leader at `addr`, as an administrator's tool does."""
+    """Create a topic with a request to the leader at `addr`, as an administrator's tool does."""
     ext = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -223,5 +226,5 @@ def create_topic(addr: str, topic: str, queues: int = 4) -> Answer:
 
 
 def has_route(namesrv: str, topic: str) -> bool:
-    """Whether the NameServer knows where this topic is."""
+    """Return whether the NameServer knows which brokers have this topic."""
     return call(namesrv, GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"}).code == 0

@@ -1,14 +1,16 @@
-"""Compare groups of different systems under the same load, on this machine: `dledger bench compare`.
+"""`dledger bench compare`: compares groups of different systems under the same load, on this machine.
 
 Each system is started alone, loaded, and stopped before the next one, because idle brokers take CPU time,
-too. Each request waits until the system reports that the message is stored: `durability` says where the
-message is then. Compare only systems of one class with each other:
+too. Each request waits until the system reports that the message is stored. The class `durability` of a
+system says where the message is at this time. Compare only systems of the same class with each other:
 
 * FSYNC: on the disks of a majority.
-* PAGE_CACHE: in the memory of a majority's operating systems; it is lost when two machines lose power.
+* PAGE_CACHE: in the memory of a majority's operating systems; the message is lost when two machines lose
+  power.
 
-Generators are as lean as possible, with one connection each, in this process. `load` counts. Each system has
-a module that speaks its protocol, only as much as is needed to send and to learn that a message is stored.
+The load generators run in this process, with one connection each, and do as little as possible. The module
+`load` applies the loads and counts the answers. Each system has a module with the part of its protocol
+that is needed to send a message and to learn that it is stored.
 
 | module     | system                                                                          |
 |------------|---------------------------------------------------------------------------------|
@@ -19,5 +21,5 @@ a module that speaks its protocol, only as much as is needed to send and to lear
 | `nats`     | NATS JetStream, by its own protocol                                             |
 | `etcd`     | etcd: a put of a new key each, by gRPC over `http2`                             |
 
-`restart`, one level up, measures only starts of our own group.
+The module `dledger.bench.restart` measures starts, only those of this project's groups.
 """

@@ -1,5 +1,5 @@
-"""etcd: each message is a put of a new key, which is stored once a majority has it on disk; a batch is one
-transaction of such puts."""
+"""etcd: to send a message, a new key is put. etcd acknowledges it once a majority has it on disk. A batch
+is one transaction of such puts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ PROGRAM = "etcd"
 HOST = "127.0.0.1"
 WINDOW_SIZE = 1 << 30
 SUCCESS, REQUEST_PUT = b"\x12", b"\x12"
-"""Fields of a transaction: the operations to run if its conditions hold, and a put among them."""
+"""Protobuf tags of two fields: in a transaction, an operation that is run if the transaction's conditions
+hold; in an operation, a put."""
 MAX_REQUEST_BYTES = 4 << 20
-"""Limit that the servers are started with: their default leaves little room beyond 1 MiB."""
+"""Limit, in bytes, of a request. The servers are started with this limit, because their default allows
+little more than 1 MiB."""
 
 
 class Etcd(Started):
-    """`etcd` from the PATH. Ports: two for each node, from `base` on."""
+    """A group of etcd servers. The program `etcd` must be in the PATH. Each node uses two ports; the
+    lowest port is `base`."""
 
     name = "etcd"
     durability = FSYNC
@@ -46,7 +49,7 @@ class Etcd(Started):
         return said.split()[2]
 
     def start(self, directory: Path) -> None:
-        """See `System`."""
+        """Start the nodes, as `System.start` explains."""
         self._nodes = nodes = Nodes(directory)
         peers = [f"http://{HOST}:{self._base + self._members + number}" for number in range(self._members)]
         members = ",".join(f"n{number}={url}" for number, url in enumerate(peers))
@@ -69,7 +72,7 @@ class Etcd(Started):
         asyncio.run(self._ready())
 
     async def connect(self, size: int) -> _Sender:
-        """See `System`."""
+        """Connect a sender, as `System.connect` explains."""
         port = self._base + await self._leader()
         loop = asyncio.get_running_loop()
         _, sender = await loop.create_connection(lambda: _Sender(HOST, port, b"x" * size), HOST, port)
@@ -117,7 +120,8 @@ def _headers(host: str, port: int, method: bytes) -> bytes:
 
 
 class _Sender(asyncio.Protocol):
-    """gRPC by hand: one stream for each request; the answer has a body only if the request succeeded."""
+    """Sends puts by gRPC, which is encoded by hand. Each request has its own HTTP/2 stream. An answer has
+    a body only if the request succeeded."""
 
     def __init__(self, host: str, port: int, body: bytes) -> None:
         self._put_headers = _headers(host, port, b"Put")
@@ -133,7 +137,7 @@ class _Sender(asyncio.Protocol):
         self._taken = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface, and open a window that never becomes full."""
+        """Send the HTTP/2 preface, and set a flow-control window that is too large to become full."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         wanted = struct.pack(">HIHI", http2.MAX_STREAMS, 1 << 20, http2.INITIAL_WINDOW, WINDOW_SIZE)
@@ -145,16 +149,16 @@ class _Sender(asyncio.Protocol):
         )
 
     def send(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send one message, as `Sender.send` explains."""
         self._ask(self._put_headers, self._new_put(), done)
 
     def send_batch(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send a batch, as `Sender.send_batch` explains."""
         puts = [_field(SUCCESS, _field(REQUEST_PUT, self._new_put())) for _ in range(BATCH)]
         self._ask(self._txn_headers, b"".join(puts), done)
 
     def _new_put(self) -> bytes:
-        """A PutRequest with a new key."""
+        """Return an encoded PutRequest with a new key."""
         self._key += 1
         return b"\x0a\x11m%016d" % self._key + self._value
 
@@ -174,7 +178,7 @@ class _Sender(asyncio.Protocol):
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Read answers, and the frames of HTTP/2 between them."""
+        """Read answers, and the other HTTP/2 frames between them."""
         self._taken += len(data)
         if self._taken > WINDOW_SIZE // 2:
             room = struct.pack(">I", self._taken)
@@ -211,12 +215,12 @@ class _Sender(asyncio.Protocol):
             self._waiting.pop(stream)(ok)
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """Close the connection."""
         self._transport.close()
 
 
 def _field(tag: bytes, value: bytes) -> bytes:
-    """A length-delimited field of protobuf."""
+    """Encode a length-delimited field of protobuf."""
     return tag + _varint(len(value)) + value
 
 

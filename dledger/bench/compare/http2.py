@@ -1,4 +1,4 @@
-"""The parts of HTTP/2 (RFC 9113) that gRPC by hand needs: frames, header fields and flow control."""
+"""The parts of HTTP/2 (RFC 9113) that are needed for gRPC: frames, header fields and flow control."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import struct
 from collections.abc import Callable
 
 _FRAME = struct.Struct(">BHBBI")
-"""Length (24 bits in two fields), type, flags, stream."""
+"""Header of a frame: length (24 bits in two fields), type, flags, stream."""
 FRAME_HEAD = _FRAME.size
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 MAX_STREAMS, INITIAL_WINDOW = 3, 4
-"""Numbers of two settings."""
+"""Identifiers of the HTTP/2 settings MAX_CONCURRENT_STREAMS and INITIAL_WINDOW_SIZE."""
 FIRST_WINDOW = 65_535
-"""Initial window of the connection and of each stream in bytes, until the peer changes it."""
+"""Initial size, in bytes, of the flow-control windows of the connection and of each stream. The peer may
+change it."""
 MAX_DATA = 16_384
-"""The most bytes of a frame, unless the peer allows larger ones."""
+"""Largest payload of a frame in bytes, unless the peer allows larger ones."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -25,34 +26,36 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def head(data: bytes, at: int) -> tuple[int, int, int, int]:
-    """Type, flags and stream of the frame at `at`, and where the frame ends."""
+    """Decode the frame header at `at`. Return the type, the flags and the stream of the frame, and the
+    position of its end."""
     high, low, kind, flags, stream = _FRAME.unpack_from(data, at)
     return kind, flags, stream & 0x7FFFFFFF, at + FRAME_HEAD + (high << 16 | low)
 
 
 def text(name: bytes, value: bytes) -> bytes:
-    """Encode a header field that is not added to a table (RFC 7541, 6.2.2)."""
+    """Encode a header field that is not added to the peer's table of fields (RFC 7541, 6.2.2)."""
     return b"\x00%c%b%c%b" % (len(name), name, len(value), value)
 
 
 def settings(payload: bytes) -> dict[int, int]:
-    """Decode settings: number -> value."""
+    """Decode settings. Returns a map from a setting's number to its value."""
     return dict(struct.iter_unpack(">HI", payload))
 
 
 class Flow:
-    """Sends data as far as the windows of the connection and of each stream allow."""
+    """Sends data as far as the flow-control windows of the connection and of each stream allow."""
 
     def __init__(self, put: Callable[[bytes], None]) -> None:
-        """`put` is called with the frames to send."""
+        """`put` is called with each frame that is to be sent."""
         self._put = put
         self._room = FIRST_WINDOW
         self._first = FIRST_WINDOW
         self._held: dict[int, tuple[bytes, int]] = {}
-        """Stream -> the bytes that still have to be sent, and the room of its window."""
+        """Maps a stream to the bytes that still have to be sent, and to the number of bytes that its
+        window still allows."""
 
     def send(self, stream: int, data: bytes) -> None:
-        """Send all data of a new stream."""
+        """Send all data of a new stream. What the windows do not allow yet is sent later."""
         self._some(stream, data, self._first)
 
     def _some(self, stream: int, data: bytes, room: int) -> None:
@@ -83,11 +86,12 @@ class Flow:
             self._some(other, data, before)
 
     def forget(self, stream: int) -> None:
-        """Drop a stream that has ended, whether all its data was sent or not."""
+        """Forget a stream that has ended, even if not all of its data was sent."""
         self._held.pop(stream, None)
 
     def begin_with(self, room: int) -> None:
-        """Set the window of each new stream; the windows of open streams change by the difference."""
+        """Set the initial window size of new streams. The windows of open streams change by the difference
+        to the previous size."""
         change, self._first = room - self._first, room
         for stream, (data, before) in list(self._held.items()):
             self._some(stream, data, before + change)

@@ -1,4 +1,4 @@
-"""The loads, which are the same for every system, and the figures that are measured of each."""
+"""The loads, which are the same for every system, and the figures that are measured under each load."""
 
 from __future__ import annotations
 
@@ -12,31 +12,39 @@ from dledger.bench.histogram import Histogram
 
 @dataclass(frozen=True)
 class Cell:
-    """One load. With a `window`, this many requests are in flight at any time. With a `rate`, this many are
-    sent a second, whether answers have come or not, and each latency counts from when its request was due.
-    `after`: another load that runs just before."""
+    """One load.
+
+    With a `window`, this many requests are in flight at any time. With a `rate`, this many requests are
+    sent a second, even if earlier ones are not answered yet, and each latency counts from the time when
+    its request was due. `after` is another load that runs directly before this one.
+    """
 
     name: str
     window: int = 0
     rate: int = 0
     batch: int = 1
-    """Messages in one request: 1 or `BATCH`."""
+    """Number of messages in one request: 1 or `BATCH`."""
     after: Cell | None = None
 
 
 LARGEST_UNDER_WAY = 32 << 20
-"""At most this many bytes of bodies are in flight: a load of large messages gets a smaller window."""
+"""Limit, in bytes, of the message bodies that are in flight. With large messages the window is reduced to
+keep it."""
 LARGEST_RATE = 16 << 20
-"""At most this many bytes of bodies are sent a second: a load of large messages gets a lower rate."""
+"""Limit, in bytes, of the message bodies that are sent per second. With large messages the rate is reduced
+to keep it."""
 LARGEST_BATCH = 1 << 20
-"""A batch has at most this many bytes of bodies, which all systems accept with their default settings."""
+"""Limit, in bytes, of the message bodies in a batch. All systems accept this with their default settings."""
 LAST_ANSWERS_S = 30.0
 LOADS = ("one", "steady", "256", "1024", "after", "batches")
 
 
 def cells(size: int) -> dict[str, Cell]:
-    """Loads with bodies of `size` bytes, by the names of `LOADS`. If large bodies make two loads the same,
-    only one of them is included; so are batches only if they are not too large."""
+    """Return the loads for bodies of `size` bytes, by the names in `LOADS`.
+
+    If large bodies make two loads equal, only one of them is included. The load with batches is included
+    only if the batches are not too large.
+    """
     rate = max(1, min(1000, LARGEST_RATE // size))
     steady = Cell(f"{rate:,} a second", rate=rate)
     most = max(1, LARGEST_UNDER_WAY // size)
@@ -53,7 +61,8 @@ def cells(size: int) -> dict[str, Cell]:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one cell. Latencies of requests in ms; CPU time of all servers in ms per message."""
+    """The figures that are measured under one load. Latencies of requests are in ms. The CPU time of all
+    servers together is in ms per message."""
 
     messages: int
     rate: float
@@ -65,7 +74,7 @@ class Figures:
     failed: int
 
     def as_dict(self) -> dict[str, float | int]:
-        """The figures as a JSON object."""
+        """Return the figures as a JSON object."""
         return asdict(self)
 
 
@@ -77,8 +86,8 @@ class _Count:
         self.latency = Histogram()
         self.counting = False
         self.began = self.ended = float("inf")
-        """Begin and end of the measured time. A request that was due in it counts with its latency, even if
-        the answer comes later."""
+        """Begin and end of the measured time. A request that was due in this time is counted with its
+        latency, even if its answer comes later."""
         self.stopping = False
         self.stored = 0
         self.failed = 0
@@ -121,7 +130,8 @@ class _Slot:
 async def measure(
     sender: Sender, cell: Cell, pids: Sequence[int], seconds: float, warmup_s: float
 ) -> Figures:
-    """Load the system for `seconds` after a warm-up. CompareError when requests stay without an answer."""
+    """Load the system for `seconds` after a warm-up, and return the figures. Raises CompareError if
+    requests stay without an answer."""
     count = _Count(sender, cell)
     async with asyncio.TaskGroup() as tasks:
         paced = tasks.create_task(_paced(count, cell.rate), name="pace") if cell.rate else None

@@ -1,5 +1,5 @@
-"""NATS JetStream: a stream of three replicas in files. By default `nats-server` syncs them every two minutes,
-so its class is PAGE_CACHE."""
+"""NATS JetStream: a stream whose three replicas are kept in files. By default `nats-server` syncs the
+files every two minutes, so its class of durability is PAGE_CACHE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ HOST = "127.0.0.1"
 
 
 class NatsStream(Started):
-    """`nats-server` from the PATH. Ports: two for each node, from `base` on."""
+    """A group of NATS servers. The program `nats-server` must be in the PATH. Each node uses two ports;
+    the lowest port is `base`."""
 
     name = "NATS JetStream"
     durability = PAGE_CACHE
@@ -38,7 +39,7 @@ class NatsStream(Started):
         return said.strip().rpartition("v")[2]
 
     def start(self, directory: Path) -> None:
-        """See `System`."""
+        """Start the nodes, as `System.start` explains."""
         self._nodes = nodes = Nodes(directory)
         routes = ",".join(
             f"nats://{HOST}:{self._base + self._members + number}" for number in range(self._members)
@@ -55,7 +56,7 @@ class NatsStream(Started):
         asyncio.run(self._make_stream())
 
     async def connect(self, size: int) -> _Sender:
-        """See `System`."""
+        """Connect a sender, as `System.connect` explains."""
         leader = (await self._ask(0, "STREAM.INFO", {}))["cluster"]["leader"]
         return await _connect(self._base + int(leader[1:]), size)
 
@@ -98,8 +99,8 @@ async def _connect(port: int, size: int) -> _Sender:
 
 
 class _Sender(asyncio.Protocol):
-    """Publishes with a number as the reply subject; an answer on that subject says that the message is
-    stored."""
+    """Publishes messages, each with a number in its reply subject. An answer on that subject reports that
+    the message is stored."""
 
     def __init__(self, body: bytes) -> None:
         self._tail = b" %d\r\n%b\r\n" % (len(body), body)
@@ -116,7 +117,7 @@ class _Sender(asyncio.Protocol):
         transport.write(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB %b.* 1\r\n' % INBOX.encode())
 
     def send(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send one message, as `Sender.send` explains."""
         self._next = number = self._next + 1
         self._waiting[number] = done
         if not self._out:
@@ -124,7 +125,7 @@ class _Sender(asyncio.Protocol):
         self._out.append(b"PUB %b %b.%d" % (SUBJECT.encode(), INBOX.encode(), number) + self._tail)
 
     def send_batch(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send a batch, as `Sender.send_batch` explains."""
         one_by_one(self.send, done)
 
     async def ask(self, subject: str, body: bytes) -> bytes:
@@ -140,7 +141,7 @@ class _Sender(asyncio.Protocol):
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Read answers."""
+        """Read the answers that arrive."""
         data = self._data + data
         at = 0
         while True:
@@ -169,5 +170,5 @@ class _Sender(asyncio.Protocol):
             self._waiting.pop(int(name))(b'"seq"' in body)
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """Close the connection."""
         self._transport.close()

@@ -1,5 +1,5 @@
-"""This project's brokers, loaded through our own client, which also serves other brokers of RocketMQ's
-protocol."""
+"""This project's brokers. They are loaded through this project's client, which can also load other brokers
+with RocketMQ's protocol."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_PENDING = 4096
 
 
 class Ours:
-    """A broker group of ours. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on, as with `dledger
-    up`."""
+    """A broker group of this project. `flush` is SYNC_FLUSH or ASYNC_FLUSH. The ports begin at `base`, in
+    the same layout as with `dledger up`."""
 
     batch = "one batch message"
 
@@ -36,7 +36,7 @@ class Ours:
         return version("dledger")
 
     def start(self, directory: Path) -> None:
-        """See `System`."""
+        """Start the nodes, as `System.start` explains."""
         spec = ClusterSpec(
             nodes=self._members,
             base_port=self._base,
@@ -49,25 +49,25 @@ class Ours:
         self._group.create_topic(TOPIC, QUEUES)
 
     def stop(self) -> None:
-        """See `System`."""
+        """End all processes, as `System.stop` explains."""
         if self._group is not None:
             self._group.stop()
 
     def pids(self) -> list[int]:
-        """See `System`."""
+        """Return pids, as `System.pids` explains."""
         if self._group is None:
             return []
         found = [self._group.namesrv_pid(), *map(self._group.pid, self._group.spec.node_ids)]
         return [pid for pid in found if pid is not None]
 
     async def connect(self, size: int) -> OurSender:
-        """See `System`."""
+        """Connect a sender, as `System.connect` explains."""
         assert self._group is not None
         return await our_sender(self._group.namesrv_addr, size)
 
 
 async def our_sender(namesrv: str, size: int) -> OurSender:
-    """A sender that uses our producer and this NameServer."""
+    """Connect a sender that uses this project's producer and this NameServer."""
     producer = AsyncProducer("bench", namesrv, ProducerOptions(compress_over=0, max_pending=MAX_PENDING))
     await producer.start()
     await producer.prepare(TOPIC)
@@ -75,7 +75,7 @@ async def our_sender(namesrv: str, size: int) -> OurSender:
 
 
 class OurSender:
-    """See `Sender`."""
+    """A `Sender` that uses this project's producer."""
 
     def __init__(self, producer: AsyncProducer, size: int) -> None:
         self._producer = producer
@@ -83,13 +83,13 @@ class OurSender:
         self._batch = [self._message] * BATCH
 
     def send(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send one message, as `Sender.send` explains."""
         self._producer.send_nowait(self._message, lambda result: done(isinstance(result, SendResult)))
 
     def send_batch(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send a batch, as `Sender.send_batch` explains."""
         self._producer.send_batch_nowait(self._batch, lambda result: done(isinstance(result, SendResult)))
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """Close the connection."""
         await self._producer.close()

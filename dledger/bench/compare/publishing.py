@@ -1,4 +1,4 @@
-"""The common part of connections that publish to RabbitMQ, for both of its protocols."""
+"""Common base of the connections that publish to RabbitMQ, for both protocols of RabbitMQ."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dledger.bench.compare.system import CompareError, Done
 
 
 class Publishing(asyncio.Protocol):
-    """Writes all bytes of one turn of the event loop together, and waits for answers while the connection
-    opens."""
+    """Collects the bytes of one turn of the event loop and writes them together. While the connection is
+    being opened, it waits for each answer."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Done] = {}
-        """Number that a confirm names -> the call that it answers."""
+        """Maps the number in a confirm to the function that is called when the confirm arrives."""
         self._out: list[bytes] = []
         self._data = b""
         self._come: asyncio.Future[None] | None = None
         self.lost = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport. Nothing is sent before `open`."""
+        """Keep the transport. Nothing is sent before `open` is called."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the answer that is waited for."""
+        """Make the answer that `open` waits for fail."""
         if self._come is not None and not self._come.done():
             self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
 

@@ -1,6 +1,9 @@
-"""RabbitMQ, in one of two ways. A quorum queue confirms a message that a majority has on disk (FSYNC); it is
-used by AMQP 0.9.1 with publisher confirms. A stream leaves syncing to the operating system (PAGE_CACHE); it
-is used by the protocol of streams."""
+"""RabbitMQ, which is measured in two ways.
+
+With a quorum queue, RabbitMQ confirms a message once a majority of nodes has it on disk (class FSYNC).
+Messages are published by AMQP 0.9.1 with publisher confirms. With a stream, RabbitMQ leaves syncing to the
+operating system (class PAGE_CACHE). Messages are published by RabbitMQ's own protocol for streams.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from dledger.bench.compare.system import (
 )
 
 PROGRAMS = ("/usr/lib/rabbitmq/bin", "/usr/local/sbin", "/opt/rabbitmq/sbin")
-"""Directories that may hold RabbitMQ's own scripts. Those of a distribution demand a special user."""
+"""Directories that may hold RabbitMQ's own scripts. The scripts of Linux distributions are not used,
+because they only run as a special user."""
 HOST = "127.0.0.1"
 QUEUE = "bench"
 METHOD, HEADER, BODY = 1, 2, 3
@@ -37,7 +41,10 @@ COOKIE = "dledgerbench"
 
 
 class RabbitMq(Started):
-    """`kind`: quorum or stream. Ports: three for each node and one more, from `base` on."""
+    """A group of RabbitMQ servers with either a quorum queue or a stream, as `kind` says.
+
+    Each node uses three ports, and the group one more; the lowest port is `base`.
+    """
 
     def __init__(self, kind: str, base: int, nodes: int) -> None:
         self.name = {"quorum": "RabbitMQ quorum queue", "stream": "RabbitMQ stream"}[kind]
@@ -49,14 +56,14 @@ class RabbitMq(Started):
 
     @property
     def version(self) -> str:
-        """The version that the installed package reports."""
+        """The version that RabbitMQ's `rabbitmqctl version` prints."""
         said = subprocess.run(
             [_program("rabbitmqctl"), "version"], capture_output=True, text=True, check=False
         )
         return said.stdout.strip()
 
     def start(self, directory: Path) -> None:
-        """See `System`."""
+        """Start the nodes, as `System.start` explains."""
         self._nodes = nodes = Nodes(directory)
         home = directory / "home"
         home.mkdir()
@@ -95,7 +102,7 @@ class RabbitMq(Started):
         asyncio.run(self._ready())
 
     def stop(self) -> None:
-        """See `System`."""
+        """End all processes, as `System.stop` explains."""
         try:
             for environment in self._environments:
                 self._control(environment, "shutdown")
@@ -110,7 +117,8 @@ class RabbitMq(Started):
             subprocess.run([epmd, "-port", port, "-kill"], capture_output=True, check=False)
 
     async def connect(self, size: int) -> Sender:
-        """See `System`. Connects to the first node, which made the queue and therefore leads it."""
+        """Connect a sender to the first node, as `System.connect` explains. This node created the queue,
+        and therefore leads it."""
         if self._stream:
             return await stream_sender(HOST, self._stream_port(0), b"x" * size, self._members)
         loop = asyncio.get_running_loop()
@@ -187,7 +195,7 @@ def _method(channel: int, kind: int, number: int, arguments: bytes) -> bytes:
 
 
 class _Sender(Publishing):
-    """One channel in confirm mode."""
+    """One AMQP channel in confirm mode: RabbitMQ confirms each published message."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__()
@@ -202,7 +210,7 @@ class _Sender(Publishing):
         self._expected: tuple[int, int] = (0, 0)
 
     async def open(self, members: int) -> None:
-        """Sign in, open a channel, declare the queue, ask for confirms."""
+        """Sign in, open a channel, declare the queue, and switch confirms on."""
         await self._exchange(b"AMQP\x00\x00\x09\x01", (10, 10))
         answer = _long(b"") + _short(b"PLAIN") + _long(b"\x00guest\x00guest") + _short(b"en_US")
         await self._exchange(_method(0, 10, 11, answer), (10, 30))
@@ -228,17 +236,17 @@ class _Sender(Publishing):
         await asyncio.wait_for(self._come, 30.0)
 
     def send(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send one message, as `Sender.send` explains."""
         self._tag = tag = self._tag + 1
         self._waiting[tag] = done
         self._put(self._publish)
 
     def send_batch(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send a batch, as `Sender.send_batch` explains."""
         one_by_one(self.send, done)
 
     def data_received(self, data: bytes) -> None:
-        """Read methods; a client that only publishes gets nothing else."""
+        """Read the methods that the server sends. A client that only publishes receives nothing else."""
         data = self._data + data
         at, end = 0, len(data)
         while end - at >= 7:
@@ -271,5 +279,5 @@ class _Sender(Publishing):
         self._waiting.pop(tag)(ok)
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """Close the connection."""
         self._transport.close()

@@ -1,7 +1,7 @@
 """Apache RocketMQ in DLedger mode. A directory with its jars is needed.
 
-Its brokers answer once a majority has a message in the page cache (PAGE_CACHE). With flushDiskType=SYNC_FLUSH
-its DLedger store answers no later.
+Its brokers answer once a majority has a message in the page cache, so its class of durability is
+PAGE_CACHE. The setting flushDiskType=SYNC_FLUSH does not make brokers in DLedger mode wait for the disk.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ LOGBACK = "<configuration><root level='ERROR'/></configuration>\n"
 
 
 class RocketMq(Started):
-    """`jars`: directory with the jars of rocketmq-broker and rocketmq-namesrv and all that these need. Ports:
-    ten for each node and up to 5 more, from `base` on."""
+    """A group of Apache RocketMQ brokers in DLedger mode. `jars` is the directory with the jars of
+    rocketmq-broker and rocketmq-namesrv, and with all jars that these need.
+
+    Each node uses ten ports, and the group up to five more; the lowest port is `base`.
+    """
 
     name = "Apache RocketMQ DLedger"
     durability = PAGE_CACHE
@@ -54,7 +57,7 @@ class RocketMq(Started):
         raise CompareError(f"{self._jars}: no rocketmq-broker-*.jar there")
 
     def start(self, directory: Path) -> None:
-        """See `System`."""
+        """Start the nodes, as `System.start` explains."""
         self._nodes = Nodes(directory)
         conf = directory / "conf"
         conf.mkdir()
@@ -76,7 +79,7 @@ class RocketMq(Started):
         asyncio.run(self._ready())
 
     async def connect(self, size: int) -> OurSender:
-        """See `System`."""
+        """Connect a sender, as `System.connect` explains."""
         return await our_sender(self._namesrv, size)
 
     def _java(self, directory: Path, name: str, main: str) -> None:

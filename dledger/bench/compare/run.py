@@ -1,4 +1,4 @@
-"""Run one system after the other with each load in turn, and make a table of the figures."""
+"""Runs one system after another, each with all loads in turn, and makes a table of the figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dledger.bench.compare.system import FSYNC, PAGE_CACHE, CompareError, System
 BASE_PORT = 21_000
 WARMUP_S = 2.0
 BURST_S = 8.0
-"""How long the load runs that precedes a measured load (`Cell.after`)."""
+"""How long the load in `Cell.after` runs before the measured load, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,16 @@ class Setting:
 
     nodes: int = 3
     size: int = 1024
-    """Bytes of a body."""
+    """Size of a message's body in bytes."""
     seconds: float = 8.0
-    """How long each load is measured."""
+    """How long each load is measured, in seconds."""
     loads: Sequence[str] = LOADS
     turns: int = 1
     jars: Path | None = None
     """Directory with the jars of Apache RocketMQ."""
     directory: Path | None = None
-    """Directory in which stores are made, and deleted afterwards; None: the one for temporary files."""
+    """Directory in which stores are made, and deleted afterwards. None means the system's directory for
+    temporary files."""
 
 
 SYSTEMS: Mapping[str, Callable[[Setting], System]] = {
@@ -59,7 +60,7 @@ NEEDS: Mapping[str, str] = {
     "etcd": "etcd",
     "nats": "nats-server",
 }
-"""System -> program that has to be installed for it."""
+"""Maps a system to the program that must be installed to run it."""
 
 
 def _rocketmq(setting: Setting) -> System:
@@ -69,14 +70,14 @@ def _rocketmq(setting: Setting) -> System:
 
 
 def installed(jars: Path | None) -> list[str]:
-    """Systems that can be started here."""
+    """Return the systems that can be started on this machine."""
     found = [name for name in SYSTEMS if name not in NEEDS or shutil.which(NEEDS[name])]
     return [name for name in found if name != "rocketmq" or jars is not None]
 
 
 def compare(names: Sequence[str], setting: Setting, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Figures of each load of each system: the median of its turns, and the turns themselves.
-    CompareError."""
+    """Measure each system under each load, in several turns. Return the median of the turns, and the
+    figures of each turn. Raises CompareError if a system cannot be started or used."""
     wanted = [cell for load, cell in cells(setting.size).items() if load in setting.loads]
     if not wanted:
         raise CompareError(f"no load of {', '.join(setting.loads)} is for bodies of {setting.size} bytes")
@@ -147,7 +148,7 @@ async def _cells(
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """A table for each class of durability."""
+    """Return a table for each class of durability."""
     shown = [cell for cell in cells(found["size"]).values() if _measured(found, cell)]
     lines: list[str] = []
     for durability in (FSYNC, PAGE_CACHE):

@@ -1,7 +1,8 @@
-"""The protocol of RabbitMQ's streams: frames with a length, a key and a version, numbers big-endian.
+"""The protocol of RabbitMQ's streams. A frame begins with its length, a key that names the request, and a
+version; numbers are big-endian.
 
-Only what is needed to publish: sign in, make a stream, declare one publisher, and learn that messages are
-stored.
+Only the part that is needed to publish is included: sign in, make a stream, declare one publisher, and
+learn which messages are stored.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dledger.bench.compare.system import BATCH, CompareError, Done
 
 STREAM = b"bench"
 MAX_STREAM_FRAME = 4 << 20
-"""Limit of a frame in bytes that the servers are started with: their default has no room for a message of 1
-MiB."""
+"""Limit, in bytes, of a frame. The servers are started with this limit, because their default has no room
+for a message of 1 MiB."""
 ANSWER_LIMIT_S = 30.0
 PUBLISHER = 1
 OK = 1
@@ -23,9 +24,9 @@ DECLARE_PUBLISHER, PUBLISH, CONFIRM, FAILED = 0x01, 0x02, 0x03, 0x04
 CREATE, PROPERTIES, HANDSHAKE, AUTHENTICATE = 0x0D, 0x11, 0x12, 0x13
 TUNE, OPEN, CLOSE, RESPONSE = 0x14, 0x15, 0x16, 0x8000
 _PUBLISH = struct.Struct(">IHHBI")
-"""Length, key, version, publisher, number of messages."""
+"""Begin of a Publish frame: length, key, version, publisher, number of messages."""
 _MESSAGE = struct.Struct(">QI")
-"""Publishing id, length of the body."""
+"""Begin of a message in a Publish frame: publishing id, length of the body."""
 
 
 def _string(text: bytes) -> bytes:
@@ -37,7 +38,8 @@ def _frame(key: int, content: bytes) -> bytes:
 
 
 async def stream_sender(host: str, port: int, body: bytes, members: int) -> StreamSender:
-    """Connect, make the stream with `members` replicas, and get ready to publish. CompareError."""
+    """Connect, make the stream with `members` replicas, and get ready to publish. Raises CompareError if
+    the server refuses."""
     loop = asyncio.get_running_loop()
     _, sender = await loop.create_connection(lambda: StreamSender(body), host, port)
     await sender.open(members)
@@ -45,7 +47,7 @@ async def stream_sender(host: str, port: int, body: bytes, members: int) -> Stre
 
 
 class StreamSender(Publishing):
-    """One publisher; a batch is one Publish frame."""
+    """One publisher to a stream. A batch is one Publish frame."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__()
@@ -54,7 +56,8 @@ class StreamSender(Publishing):
         self._expected = 0
 
     async def open(self, members: int) -> None:
-        """Sign in, make the stream on this node, which leads it therefore, and declare a publisher."""
+        """Sign in, make the stream on this node, and declare a publisher. This node leads the stream,
+        because the stream was made on it."""
         number = struct.Struct(">I").pack
         await self._ask(PROPERTIES, number(1) + number(0))
         await self._ask(HANDSHAKE, number(2))
@@ -85,24 +88,24 @@ class StreamSender(Publishing):
         await asyncio.wait_for(self._come, ANSWER_LIMIT_S)
 
     def send(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send one message, as `Sender.send` explains."""
         self._publish(1, done)
 
     def send_batch(self, done: Done) -> None:
-        """See `Sender`."""
+        """Send a batch, as `Sender.send_batch` explains."""
         self._publish(BATCH, done)
 
     def _publish(self, count: int, done: Done) -> None:
         first, size = self._next, len(self._body)
         self._next += count
-        self._waiting[first + count - 1] = done  # which is not confirmed before the others
+        self._waiting[first + count - 1] = done  # the last number of the batch is confirmed last
         length = _PUBLISH.size - 4 + count * (_MESSAGE.size + size)
         self._put(_PUBLISH.pack(length, PUBLISH, 1, PUBLISHER, count))
         for number in range(first, first + count):
             self._out += (_MESSAGE.pack(number, size), self._body)
 
     def data_received(self, data: bytes) -> None:
-        """Read confirms, and answers while it opens."""
+        """Read confirms. While the connection is being opened, read answers as well."""
         data = self._data + data
         at, end = 0, len(data)
         while end - at >= 8:
@@ -136,11 +139,12 @@ class StreamSender(Publishing):
             self._transport.close()
 
     def _not_stored(self, number: int) -> None:
-        """Report that a message is not stored. The whole batch of that message fails, once."""
+        """Report that a message is not stored. If it belongs to a batch, the whole batch is reported as
+        failed, and only once."""
         last = next((last for last in self._waiting if number <= last < number + BATCH), None)
         if last is not None:
             self._waiting.pop(last)(False)
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """Close the connection."""
         self._transport.close()

@@ -13,35 +13,36 @@ from dledger.local.processes import ManagedProcess
 FSYNC = "fsync of a majority"
 PAGE_CACHE = "page cache of a majority"
 BATCH = 32
-"""Messages in a batch."""
+"""Number of messages in a batch."""
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 
 Done = Callable[[bool], None]
-"""Is called once for each request, with whether its messages are stored."""
+"""Function that is called once for each request. The argument says whether the request's messages are
+stored."""
 
 
 class CompareError(Exception):
-    """A system could not be started, or does not do what is needed."""
+    """Raised if a system cannot be started, or does not do what the comparison needs."""
 
 
 class Sender(Protocol):
-    """One connection that sends messages of one size."""
+    """A connection that sends messages of one size."""
 
     def send(self, done: Done) -> None:
-        """Send one message. `done` is called later, never from within this call."""
+        """Send one message. `done` is called later, never during this call."""
 
     def send_batch(self, done: Done) -> None:
-        """Send `BATCH` messages as the system's `batch` says. `done` is called once, with whether all are
-        stored."""
+        """Send `BATCH` messages, in the way that the system's `batch` describes. `done` is called once;
+        its argument says whether all messages are stored."""
 
     async def close(self) -> None:
         """Close the connection."""
 
 
 def one_by_one(send: Callable[[Done], None], done: Done) -> None:
-    """The batch of a system that has none: `BATCH` sends back to back. `done` is called when all are
-    answered."""
+    """Send a batch in a system that has no batches, as `BATCH` single messages one after another. `done`
+    is called when all are answered."""
     left, stored = BATCH, True
 
     def told(ok: bool) -> None:
@@ -56,33 +57,35 @@ def one_by_one(send: Callable[[Done], None], done: Done) -> None:
 
 
 class System(Protocol):
-    """A group of nodes on loopback. All methods except `connect` block."""
+    """A system under comparison: a group of nodes on loopback. All methods except `connect` block."""
 
     name: str
     durability: str
-    """FSYNC or PAGE_CACHE."""
+    """Class of durability: FSYNC or PAGE_CACHE."""
     batch: str
-    """What a batch is in this system, for the table."""
+    """What a batch is in this system, as text for the table."""
 
     @property
     def version(self) -> str:
-        """The version that the system reports; empty where that is not known before it runs."""
+        """The version that the system reports; empty if the version is known only while the system runs."""
 
     def start(self, directory: Path) -> None:
-        """Start the system in an empty directory and wait until it can take messages. CompareError."""
+        """Start the system in an empty directory, and wait until it accepts messages. Raises CompareError
+        if it does not start."""
 
     def stop(self) -> None:
         """End all processes of the system."""
 
     def pids(self) -> list[int]:
-        """Pids of all processes that serve, NameServers and the like included."""
+        """Pids of all processes that take part in serving, including NameServers and the like."""
 
     async def connect(self, size: int) -> Sender:
-        """Connect a sender of bodies of `size` bytes to the node that takes them directly (the leader)."""
+        """Connect a sender for bodies of `size` bytes to the node that takes messages directly (the
+        leader)."""
 
 
 class Nodes:
-    """Processes of a system, each started with its own output file."""
+    """Processes of a system. The output of each process goes to a file of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -102,7 +105,7 @@ class Nodes:
         self._processes.append(process)
 
     def stop(self) -> None:
-        """End all processes; those that do not end soon are killed."""
+        """End all processes. Those that do not end soon are killed."""
         for process in self._processes:
             process.stop(STOP_LIMIT_S)
 
@@ -112,7 +115,7 @@ class Nodes:
         return with_children([pid for pid in roots if pid is not None])
 
     def output(self) -> str:
-        """The end of the output of each process, for an error text."""
+        """Return the last part of the output of each process, for an error text."""
         texts = []
         for process in self._processes:
             path = self._directory / f"{process.name}.out"
@@ -123,26 +126,26 @@ class Nodes:
 
 
 class Started:
-    """Common base of the systems whose processes are started here."""
+    """Common base of the systems whose processes the comparison itself starts."""
 
     def __init__(self, base: int, nodes: int) -> None:
-        """`base`: the first port of the nodes."""
+        """`base` is the first port of the nodes."""
         self._base = base
         self._members = nodes
         self._nodes: Nodes | None = None
 
     def stop(self) -> None:
-        """See `System`."""
+        """End all processes, as `System.stop` explains."""
         if self._nodes is not None:
             self._nodes.stop()
 
     def pids(self) -> list[int]:
-        """See `System`."""
+        """Return pids, as `System.pids` explains."""
         return [] if self._nodes is None else self._nodes.pids()
 
 
 def with_children(pids: Sequence[int]) -> list[int]:
-    """These processes and all their descendants."""
+    """Return these processes and all their descendants."""
     parent_of: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -161,7 +164,7 @@ def with_children(pids: Sequence[int]) -> list[int]:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """User and system time of the processes so far."""
+    """Return the user and system time that the processes have used so far, in seconds."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -170,13 +173,15 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 
 def resident_mib(pids: Sequence[int]) -> float:
-    """Resident memory of the processes; a shared page counts once for each of them."""
+    """Return the resident memory of the processes in MiB. A page that several processes share is counted
+    for each of them."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def reachable(host: str, port: int, limit_s: float) -> None:
-    """Wait until a process listens there. CompareError."""
+    """Wait until a process listens at this address. Raises CompareError if the time limit is reached
+    first."""
     deadline = asyncio.get_running_loop().time() + limit_s
     while True:
         try:

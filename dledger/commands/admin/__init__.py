@@ -1,8 +1,8 @@
-"""`dledger admin`: topics, groups, messages, offsets, brokers, NameServers and access control, for people.
+"""`dledger admin`: commands for people, about topics, groups, messages, offsets, brokers, NameServers and
+access control.
 
-They print tables with rich, or `--json` for programs. Commands that change something have `--dry-run`, and
-those that destroy something ask first.
-
-`running` connects and reports errors, `showing` prints, `places` finds the brokers that a command applies
-to, `completing` completes names. The other modules are the commands, by subject.
+The commands print tables with rich, or with `--json` one object for programs. Commands that change
+something have `--dry-run`, and those that destroy something ask first. The module `running` connects and
+reports errors, `showing` prints, `places` finds the brokers that a command applies to, and `completing`
+completes names in a shell. Each other module holds the commands about one subject.
 """

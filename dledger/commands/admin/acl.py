@@ -1,4 +1,4 @@
-"""`dledger admin acl`: users and what they may do, where brokers have access control 2.0."""
+"""`dledger admin acl`: users and their permissions, at brokers that have access control 2.0."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def delete_user(
 
 
 async def _user(admin: AsyncAdminClient, name: str, cluster: str | None, broker: str | None) -> None:
-    """Check that a user exists at one of the brokers; ClientError otherwise."""
+    """Check that a user exists at one of the brokers; raises ClientError if not."""
     known: list[str] = []
     for address in (await masters(admin, cluster, broker)).values():
         known += [user.username or "" for user in await admin.accounts.users(address)]

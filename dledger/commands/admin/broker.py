@@ -44,7 +44,7 @@ async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
 
 
 def _rate(text: str | None) -> float:
-    parts = (text or "").split()  # Apache's slaves say nothing
+    parts = (text or "").split()  # Apache's slaves report none
     return number(parts[0]) if parts else 0.0
 
 

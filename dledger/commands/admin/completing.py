@@ -1,4 +1,5 @@
-"""Completes names of topics and groups in a shell. It asks the cluster, if that answers at once."""
+"""Completes names of topics and groups in a shell. The names come from the cluster; if it does not answer
+within `LIMIT_S`, nothing is completed."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ import click
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 LIMIT_S = 1.0
-"""How long a shell waits for names, in seconds."""
+"""Time limit, in seconds, for a cluster to answer with names while a shell waits to complete one."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def complete_nothing(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete nothing, so that the shell does not offer names of files."""
+    """Return no completions, so that the shell does not offer file names for this argument."""
     return []
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Topics of the cluster."""
+    """Return the topics of the cluster that begin with the typed text."""
     return [name for name in _names(ctx, groups=False) if name.startswith(incomplete)]
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Consumer groups of the cluster."""
+    """Return the consumer groups of the cluster that begin with the typed text."""
     return [name for name in _names(ctx, groups=True) if name.startswith(incomplete)]
 
 

@@ -21,7 +21,7 @@ from dledger.remoting.operator_bodies import ConsumeStats
 
 
 async def known_groups(admin: AsyncAdminClient) -> list[str]:
-    """Groups that brokers know, except RocketMQ's own."""
+    """Return the groups that brokers know, except RocketMQ's own."""
     found: set[str] = set()
     for data in await broker_groups(admin):
         found |= (await admin.groups.configs(one_of(data))).keys()
@@ -30,7 +30,8 @@ async def known_groups(admin: AsyncAdminClient) -> list[str]:
 
 
 async def must_exist(admin: AsyncAdminClient, name: str) -> None:
-    """Check that a group exists. ClientError with the name that was probably meant."""
+    """Check that a group exists. If not, raises ClientError, whose text suggests a group with a similar
+    name."""
     known = await known_groups(admin)
     if name not in known:
         raise ClientError(f"there is no consumer group {name!r}{did_you_mean(name, known)}")
@@ -183,7 +184,7 @@ async def update_group(
         after = _changed(before, settings)
         if after != before and not told.dry_run:
             told.warn(warnings, await admin.groups.put(address, after))
-            after = await admin.groups.config(address, name) or after  # as it is now
+            after = await admin.groups.config(address, name) or after  # the broker's present settings
         old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
         rows += [(broker_name, key, old[key], new[key]) for key in old if old[key] != new[key]]
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]

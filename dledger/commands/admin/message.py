@@ -18,7 +18,7 @@ from dledger.formats.properties import RETRY_TOPIC
 from dledger.remoting.bodies import MessageQueue
 
 SHORT = 60
-"""Characters of a body that a list shows."""
+"""Number of characters of a message body that a list shows."""
 COLUMNS = ("stored", "queue", "offset", "id", "tag", "keys", "body")
 
 
@@ -175,7 +175,7 @@ async def redeliver(
         queues = []
     places = await admin.offsets.brokers_of(topic) if queues else {}
     found: list[tuple[str, StoredMessage]] = []
-    reached: dict[MessageQueue, int] = {}  # those before were given back
+    reached: dict[MessageQueue, int] = {}  # messages before this offset were sent again already
     for one in queues:
         queue = MessageQueue(topic, one.broker_name, one.queue_id)
         address = places[queue.brokerName]

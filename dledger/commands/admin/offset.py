@@ -1,4 +1,4 @@
-"""`dledger admin offset`: show offsets of groups, and move groups to other offsets."""
+"""`dledger admin offset`: show the consumer offsets of groups, and set them to other values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from dledger.commands.mqadmin.call import human
 from dledger.remoting.codes import ResponseCode
 
 FIRST_MS = 100_000_000_000
-"""A time in 1973. A smaller number is taken as an offset, not as a time in ms."""
+"""A number of at least this value is a time in ms since 1970 (this one lies in 1973). A smaller number is
+refused, because it was probably meant as an offset, which is written `offset:N`."""
 COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
 
 
@@ -49,8 +50,11 @@ async def show_offsets(admin: AsyncAdminClient, told: Told, name: str, topic: st
 def when(
     text: str, now_ms: int, option: str = "--to", *, ahead: bool = False
 ) -> tuple[int | None, int | None]:
-    """Parse an option: returns (time in ms or END, None), or (None, an offset). ClientError for anything
-    else, and for a time in the future unless `ahead` is set."""
+    """Parse an option that is a time or an offset. Returns (time in ms or END, None) for a time, and
+    (None, offset) for an offset.
+
+    Raises ClientError for any other text, and for a time in the future unless `ahead` is set.
+    """
     timestamp, offset = _when(text, now_ms, option)
     if timestamp is None or timestamp in MARKS:
         return timestamp, offset
@@ -154,7 +158,8 @@ def _to_offset(change: OffsetChange, offset: int) -> OffsetChange:
 
 
 def _row(change: OffsetChange) -> dict[str, object]:
-    """A row of the JSON. `again`: messages that will come again; negative for messages that are skipped."""
+    """Return one row of the JSON output. Its field `again` is the number of messages that will be consumed
+    again; it is negative if messages are skipped."""
     before = change.before if change.before >= 0 else None
     return {
         "topic": change.queue.topic,
@@ -178,7 +183,7 @@ def _shown(row: dict[str, object]) -> list[object]:
 
 
 async def _anybody(admin: AsyncAdminClient, name: str) -> bool:
-    """Whether a consumer of the group is online."""
+    """Return whether any consumer of the group is online."""
     with passing_over(*NOBODY):
         return bool((await admin.groups.connections(name)).connectionSet)
     return False

@@ -1,4 +1,5 @@
-"""Finds the brokers that a command applies to: those of a cluster, of one broker group, or all."""
+"""Finds the brokers that a command applies to: the brokers of one cluster, of one broker group, or all
+brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from dledger.remoting.bodies import BrokerData
 async def broker_groups(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> list[BrokerData]:
-    """The broker groups of a cluster, or the one of this name, or all. ClientError when there is none."""
+    """Return the broker groups of a cluster, the broker group of one name, or all broker groups. Raises
+    ClientError if there is none."""
     view = await admin.brokers.cluster()
     if cluster is not None and cluster not in view.clusters():
         raise ClientError(f"there is no cluster {cluster!r}{did_you_mean(cluster, view.clusters())}")
@@ -32,8 +34,9 @@ async def broker_groups(
 async def masters(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> dict[str, str]:
-    """Masters by broker name. NoBroker when a group has none and does not get one in time."""
-    groups = await broker_groups(admin, cluster, broker)  # names first: what is not there is not waited for
+    """Return the address of each master by broker name. Raises NoBroker if a group has no master and does
+    not elect one in time."""
+    groups = await broker_groups(admin, cluster, broker)  # so a wrong name fails at once
     name = groups[0].brokerName if broker is not None else None
     return await admin.brokers.masters(cluster, name)
 
@@ -41,14 +44,16 @@ async def masters(
 async def addresses(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
-    """Addresses of all these brokers, or only the one whose address was given."""
+    """Return the addresses of all brokers of these groups. If `broker` is the address of one broker,
+    return only this address."""
     groups = await broker_groups(admin, cluster, broker)
     every = [address for group in groups for _, address in sorted(group.brokerAddrs.items())]
     return [broker] if broker in every else every
 
 
 async def each(places: Iterable[str], do: Callable[[str], Awaitable[None]]) -> None:
-    """Call `do` for each broker. When one fails, go on with the others, and raise NotDone at the end."""
+    """Call `do` for each broker. If a call fails, the other brokers are still called, and NotDone is
+    raised at the end."""
     failures = []
     for address in places:
         try:
@@ -60,7 +65,8 @@ async def each(places: Iterable[str], do: Callable[[str], Awaitable[None]]) -> N
 
 
 def one_of(group: BrokerData) -> str:
-    """The address to ask a broker group. ClientError when none of its brokers is registered."""
+    """Return the address of one broker of a group, to which requests are sent. Raises ClientError if no
+    broker of the group is registered."""
     address = master_of(group)
     if address is None:
         raise ClientError(f"no broker of {group.brokerName} is registered")

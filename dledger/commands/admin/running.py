@@ -1,4 +1,5 @@
-"""Runs a command for people: common options, connection, errors, questions."""
+"""Runs a command for people: reads the common options, connects, reports errors, and asks for
+confirmation."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from dledger.runtime.environment_variables import namesrv_addr
 
 @dataclass
 class Told:
-    """The common options: which cluster, and how to print."""
+    """The options that all commands have: which cluster is meant, and how the result is printed."""
 
     namesrv: str | None
     as_json: bool
@@ -32,17 +33,18 @@ class Told:
     dry_run: bool = False
 
     def show(self, data: object, *parts: Table | str) -> None:
-        """Print a result, as JSON or for people."""
+        """Print a result: as JSON if `as_json` is set, otherwise as tables and texts for people."""
         show(self.as_json, data, parts)
 
     def warn(self, warnings: list[str], text: str) -> None:
-        """Print a warning beside the result, unless it is empty or in `warnings` already."""
+        """Print a warning on standard error and add it to `warnings`, unless the text is empty or
+        `warnings` already has it."""
         if text and text not in warnings:
             warnings.append(text)
             click.echo(text, err=True)
 
     def agreed(self, question: str) -> None:
-        """Ask the question, and end the command unless the user agrees. With --yes nothing is asked."""
+        """Ask the question, and abort the command unless the user says yes. With --yes nothing is asked."""
         if self.yes:
             return
         if not sys.stdin.isatty():
@@ -51,7 +53,7 @@ class Told:
 
 
 class NotDone(ClientError):
-    """A part of the command failed; the text says what. `data` is printed by --json, too."""
+    """Raised when a part of the command failed; the text says which. `--json` also prints `data`."""
 
     def __init__(self, text: str, *, data: Mapping[str, object] = MappingProxyType({})) -> None:
         super().__init__(text)
@@ -59,7 +61,7 @@ class NotDone(ClientError):
 
 
 class Ended(Exception):
-    """A signal ended the command in good order, and the command has reported that."""
+    """Raised when a signal ended the command in an orderly way; the command has already reported it."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"ended with {code}")
@@ -70,7 +72,7 @@ Action = Callable[..., Awaitable[None]]
 
 
 def run(action: Action, values: dict[str, Any]) -> None:
-    """Run `async def action(admin, told, **values)` of a declared command."""
+    """Run the action of a command: `async def action(admin, told, **values)`."""
     told = Told(
         values.pop("namesrv"),
         values.pop("as_json"),
@@ -123,7 +125,8 @@ def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
 
 
 async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:
-    """With the name that was probably meant; without one, with the command that creates the topic."""
+    """Return an error text that suggests a topic with a similar name; if there is none, the text suggests
+    the command that creates the topic."""
     wanted = str(error).split("'")[1] if "'" in str(error) else ""
     if not wanted:
         return str(error)
@@ -132,6 +135,7 @@ async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:
 
 
 def did_you_mean(wanted: str, names: Sequence[str]) -> str:
-    """A hint to append to an error text; empty when no name is similar."""
+    """Return a hint that is appended to an error text and suggests a similar name; empty if no name is
+    similar."""
     near = get_close_matches(wanted, [name for name in names if name != wanted], 1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -12,17 +12,17 @@ from dledger.commands.admin.showing import Table
 
 
 class Configured(Protocol):
-    """Servers of one kind (`admin.brokers`, `admin.namesrv`)."""
+    """Interface to the settings of servers of one kind; `admin.brokers` and `admin.namesrv` implement it."""
 
     async def settings(self, address: str) -> dict[str, str]:
-        """The effective settings of the server at an address."""
+        """Return the settings that are in effect at the server with this address."""
 
     async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
-        """Change some settings of the server at an address."""
+        """Change some settings of the server with this address."""
 
 
 def side_by_side(found: Mapping[str, Mapping[str, str]], empty: str = "none") -> Table:
-    """A table of settings with one column for each address."""
+    """Return a table of settings with one column for each address."""
     names = sorted({name for settings in found.values() for name in settings})
     rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
     return Table("", ("setting", *found), rows, empty)
@@ -31,8 +31,8 @@ def side_by_side(found: Mapping[str, Mapping[str, str]], empty: str = "none") ->
 async def change(
     told: Told, servers: Configured, places: Sequence[str], key: str, value: str, *, one: str, label: str
 ) -> None:
-    """Show the present and the new value, ask, and change it at each server. `one`: the word for a server in
-    texts; `label`: its name in the JSON."""
+    """Show the present and the new value of a setting, ask, and change it at each server. `one` is the
+    word for a server in texts, and `label` is the name of a server in the JSON."""
     rows = []
     for address in places:
         settings = await servers.settings(address)

@@ -13,7 +13,7 @@ from dledger.commands.terminal import plain
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Numbers are aligned to the right."""
+    """A table for people, with named columns. Numbers are aligned to the right."""
 
     title: str
     columns: Sequence[str]
@@ -22,12 +22,12 @@ class Table:
 
 
 def fields(title: str, values: Mapping[str, object]) -> Table:
-    """A table of names and values."""
+    """Return a table of names and values."""
     return Table(title, ("", ""), [(name, "" if value is None else value) for name, value in values.items()])
 
 
 def show(as_json: bool, data: object, parts: Iterable[Table | str] = ()) -> None:
-    """Print `data` as JSON, or `parts` for people."""
+    """Print `data` if `as_json` is set, otherwise `parts`, which are for people."""
     if as_json:
         print(json.dumps(data, indent=1, default=str))
         return
@@ -51,13 +51,14 @@ def _print(table: Table) -> None:
 
 
 def _numbers(table: Table) -> list[int]:
-    """Indexes of the columns that hold only numbers."""
+    """Return the indexes of the columns that hold only numbers."""
     columns = range(len(table.columns))
     return [at for at in columns if all(isinstance(row[at], int | float) for row in table.rows)]
 
 
 def _draw(table: Table) -> bool:
-    """Draw the table in a terminal with rich, which wraps wide cells. False when rich is not installed."""
+    """Draw the table in a terminal with rich, which wraps wide cells. Returns False if rich is not
+    installed."""
     try:
         from rich import box
         from rich.console import Console

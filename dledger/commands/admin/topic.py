@@ -24,7 +24,7 @@ def _perm(value: int) -> str:
 
 
 async def own_topics(admin: AsyncAdminClient) -> list[str]:
-    """Names of topics, except those that brokers have for their own use."""
+    """Return the names of all topics, except those that brokers have for their own use."""
     system: set[str] = set()
     for data in await broker_groups(admin):
         system |= {*(await admin.topics.system_names(one_of(data))), data.cluster, data.brokerName}
@@ -160,7 +160,7 @@ async def _put(
 
 
 def _unread(config: TopicConfig) -> str:
-    """A warning when producers may send to queues that no consumer reads; otherwise empty."""
+    """Return a warning if producers may send to queues that no consumer reads; otherwise an empty text."""
     first, last = config.readQueueNums, config.writeQueueNums - 1
     if first > last:
         return ""
@@ -224,8 +224,8 @@ async def update_topic(
 async def _put_order(
     admin: AsyncAdminClient, topic: str, made: Sequence[tuple[str, TopicConfig, TopicConfig]]
 ) -> None:
-    """Update the NameServers' entry of an ordered topic, for all its brokers at once. If it named only some
-    of them, producers would use only the queues of those."""
+    """Update the NameServers' entry of an ordered topic. The entry names the queues of all brokers that
+    have the topic, because producers use only the queues that it names."""
     queues = {name: after.writeQueueNums for name, _, after in made if after.order}
     if queues:
         route = await admin.topics.route(topic)

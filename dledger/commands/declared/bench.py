@@ -80,7 +80,7 @@ def _mode(
 
 
 def _of_a_running_group() -> list[click.Parameter]:
-    """Options that `produce` and `consume` share."""
+    """Return the options that `produce` and `consume` share."""
     return [
         namesrv_option("host:port of a NameServer, several with ';'."),
         option(

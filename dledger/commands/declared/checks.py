@@ -50,7 +50,7 @@ def _fail_on() -> click.Option:
 
 
 def _of_audits() -> list[click.Parameter]:
-    """Options of the audit that it has with and without Spark."""
+    """Return the options that the audit has both with and without Spark."""
     return [
         option(
             "--lag-warning",
@@ -96,7 +96,7 @@ def _stores(text: str) -> click.Argument:
 
 
 def _source(archive: bool = True) -> list[click.Parameter]:
-    """Options that say where a job reads messages from."""
+    """Return the options that say where a job reads messages from."""
     found: list[click.Parameter] = [
         _stores("Store directory (storePathRootDir)."),
         namesrv_option("NameServers of live brokers: host:port.", "where no other source is given"),
@@ -186,7 +186,8 @@ def _job(
     reports: bool = False,
     judges: bool = False,
 ) -> Declared:
-    """Declare a command of `dledger spark`. `reports`: it has `--report`; `judges`: it has `--fail-on`."""
+    """Declare a command of `dledger spark`. If `reports` is set, the command has the option `--report`; if
+    `judges` is set, it has `--fail-on`."""
     more = [*([_report()] if reports else []), *([_fail_on()] if judges else [])]
     return Declared(
         name,

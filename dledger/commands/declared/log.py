@@ -1,4 +1,5 @@
-"""The commands of the replicated log: for a running group, a stand-alone node, and a store directory."""
+"""Declares the commands of the replicated log: some work on a running group, some on a stand-alone node,
+some on a store directory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _tls(when: str = "") -> list[click.Parameter]:
 
 
 def access() -> list[click.Parameter]:
-    """The options `--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
+    """Return the options `--peers`, `--group`, `--timeout` and `--tls-...` of a command that sends
+    requests to a group."""
     return [
         option("--peers", required=True, help=PEERS),
         option("--group", metavar="NAME", help="Name of the group, if several groups share the ports."),
@@ -36,7 +38,7 @@ def access() -> list[click.Parameter]:
 
 
 def _of_a_group(name: str, summary: str, *params: click.Parameter, action: str = "", **more: Any) -> Declared:
-    """Declare a command that asks a running group."""
+    """Declare a command that sends requests to a running group."""
     return Declared(
         name,
         _RUN,
@@ -72,7 +74,7 @@ def _node() -> click.Argument:
 
 
 def members() -> list[click.Command]:
-    """The commands `list`, `add`, `remove` and `promote`."""
+    """Return the commands `list`, `add`, `remove` and `promote`."""
     return [
         _of_a_group("list", "the members as the leader sees them", action="list"),
         _of_a_group(
@@ -101,7 +103,7 @@ def members() -> list[click.Command]:
 
 
 def leadership() -> list[click.Command]:
-    """The commands `transfer` and `prefer`."""
+    """Return the commands `transfer` and `prefer`."""
     return [
         _of_a_group(
             "transfer",

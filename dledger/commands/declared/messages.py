@@ -1,4 +1,4 @@
-"""`dledger produce` and `dledger consume`."""
+"""Declares `dledger produce` and `dledger consume`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = "dledger.commands.messages"
 
 
 def field(text: str) -> tuple[str, str]:
-    """Parse `--field PART=NAME`. ValueError."""
+    """Parse `--field PART=NAME`. Raises ValueError for any other text."""
     from dledger.commands.messages.records import PARTS
 
     part, equals, name = text.partition("=")
@@ -23,7 +23,8 @@ def field(text: str) -> tuple[str, str]:
 
 
 def delimiter(text: str) -> str:
-    """Parse `--delimiter CHAR`; a tab may be written as backslash and t. ValueError."""
+    """Parse `--delimiter CHAR`; a tab may be written as a backslash and t. Raises ValueError for anything
+    but one character that can separate columns."""
     found = "\t" if text == r"\t" else text
     if len(found) != 1 or found in '"\r\n':
         raise ValueError(f"{text!r} is not a single character that can separate columns")

@@ -1,4 +1,5 @@
-"""`dledger import`, `dledger export` and `dledger mirror`: between clusters of Apache RocketMQ and ours."""
+"""`dledger import`, `dledger export` and `dledger mirror`: they move messages between clusters of Apache
+RocketMQ and of this project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`dledger broker` and `dledger namesrv`. Their options are RocketMQ's (`-c`, `-p`, `-m`) and all properties.
+"""`dledger broker` and `dledger namesrv`. Their options are RocketMQ's (`-c`, `-p`, `-m`), and one for
+each property.
 
-There are hundreds of properties, so click does not know them. Words that are not options reach the program as
-they were typed, and it reads them as `--name value` or `--name=value`.
+There are hundreds of properties, so they are not declared to click. The program receives every word that
+click does not know as it was typed, and reads such words as `--name value` or `--name=value`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`dledger chaos`: simulated groups under faults, wrong changes, failovers and replaced members."""
+"""`dledger chaos`: runs simulated groups under faults, tests of deliberately wrong code, failovers, and
+replacements of members."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _LAST_LINE = "The last line is one JSON object."
 
 
 def _wrong_simulation(given: object) -> str:
-    """Which options of `sim` do not go together; empty when all do."""
+    """Return a text that says which of the given options of `sim` must not be used together; empty if all
+    may."""
     has = vars(given)
     if has["trace"] and any(has[name] for name in ("json", "check_determinism", "resume", "list")):
         return "--trace prints only event lines: use it with seeds or --replay, and without other options"

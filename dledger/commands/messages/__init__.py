@@ -1,1 +1,2 @@
-"""`dledger produce` and `dledger consume`: messages from and to files, pipes and terminals."""
+"""`dledger produce` and `dledger consume`: read messages from files, pipes and terminals, and write
+messages to them."""

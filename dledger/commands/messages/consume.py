@@ -28,9 +28,9 @@ from dledger.commands.terminal import plain
 GROUP = "dledger_consume"
 """The consumer group of a command that names none. No offsets are committed for it."""
 POLL_S = 0.2
-"""How long one wait for messages lasts before the end is checked, in seconds."""
+"""Longest wait for new messages, in seconds, before the command checks whether all messages are printed."""
 BATCH = 500
-"""Most messages that are printed before the queues are checked again."""
+"""Largest number of messages that are printed before the queues are checked again."""
 COLUMNS = ("body", "key", "tag", "properties", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 
 
@@ -46,7 +46,8 @@ async def consume(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Print all stored messages, and with `follow` also new ones. ClientError."""
+    """Print all stored messages, and with `follow` also new ones as they arrive. Raises ClientError if a
+    server refuses."""
     wanted = JSON if told.as_json else format
     await admin.topics.route(topic)
     options = PullOptions(batch_size=BATCH)
@@ -76,7 +77,8 @@ async def _begin(
     start: str,
     of_group: bool,
 ) -> None:
-    """Begin at the group's offsets. Without a group, and in queues in which it has none, begin at `start`."""
+    """Set where each queue is read from: at the group's offset; without a group, or if the group has no
+    offset in that queue, at `start`."""
     timestamp, offset = when(start, admin.now_ms(), "--from")
     if offset is not None:
         raise ClientError(f"--from {start}: each queue has its own offsets: give earliest, latest or a time")
@@ -94,7 +96,7 @@ async def _begin(
 
 
 class _Output:
-    """Prints messages in one of the formats."""
+    """Prints messages in the format that the user chose."""
 
     def __init__(self, format: str) -> None:
         self._format = format
@@ -102,8 +104,8 @@ class _Output:
         self._head = format == CSV
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Print messages and flush, so that everything that is committed afterwards was printed.
-        OutputFailed."""
+        """Print messages and flush. So offsets are committed only for messages that were printed. Raises
+        OutputFailed if the output cannot be written."""
         if not messages and not self._head:
             return
         if self._format == LINES:
@@ -147,7 +149,7 @@ class _Output:
 
 
 def own_properties(message: ReceivedMessage) -> dict[str, str]:
-    """The properties that a program gave, without those that clients and brokers add."""
+    """Return the properties that a program set, without those that clients and brokers add."""
     return {
         name: value
         for name, value in message.properties.items()
@@ -156,8 +158,8 @@ def own_properties(message: ReceivedMessage) -> dict[str, str]:
 
 
 def as_json(message: ReceivedMessage) -> dict[str, object]:
-    """A message in JSON, which `produce --format json` accepts; `body` as text if it is UTF-8, otherwise
-    `bodyBase64`."""
+    """Return a message in the JSON form that `produce --format json` accepts. The body is the field `body`
+    if it is UTF-8, otherwise `bodyBase64`."""
     shown: dict[str, object] = {
         "topic": message.topic,
         "brokerName": message.queue.broker_name,

@@ -17,10 +17,10 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Input:
-    """An open input. OSError when it cannot be opened."""
+    """An open input. Raises OSError if it cannot be opened."""
 
     def __init__(self, path: str) -> None:
-        """`-` is standard input."""
+        """`path` is the file to read; `-` means standard input."""
         self.name = "standard input" if path == "-" else path
         self._own = path != "-"
         if not self._own and sys.stdin is None:
@@ -46,13 +46,13 @@ class Input:
         self.close()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes as they arrive, until the end."""
+        """Yield the bytes as they arrive, until the input ends."""
         while data := await self._read():
             yield data
 
     async def _read(self) -> bytes:
         if not self._waits:
-            await asyncio.sleep(0)  # a file is always ready: let acknowledgements in
+            await asyncio.sleep(0)  # a file is always ready: let other tasks run
             return os.read(self._fd, CHUNK_BYTES)
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()

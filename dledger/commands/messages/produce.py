@@ -1,7 +1,8 @@
 """`dledger produce`: each record of an input becomes a message.
 
-Many messages are in flight at once. The result is how many of the first records are acknowledged without a
-gap. With that number the command can be continued, whatever ended it (`--skip`).
+Many messages are in flight at once. The result is the number of records, from the first one on, that are
+acknowledged without a gap. If the command was interrupted, a new run with `--skip` and this number
+continues it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from dledger.runtime.signals import INTERRUPTED, TERMINATED, on_interruption, on
 
 GROUP = "dledger_produce"
 IN_FLIGHT = 1024
-"""At most this many messages are without an acknowledgement."""
+"""Largest number of messages that are sent and not yet acknowledged."""
 PROGRESS_S = 0.5
 """How often the progress line changes on a terminal, in seconds."""
 
 
 @dataclass
 class _Sent:
-    """A sent record, which is kept until all earlier ones are acknowledged."""
+    """A sent record. It is kept until all earlier records are acknowledged."""
 
     record: Record
     acknowledged: bool = False
@@ -54,7 +55,7 @@ async def produce(
     ignore_other: bool,
     skip_empty: bool,
 ) -> None:
-    """Send the records, and print how many are acknowledged. NotDone."""
+    """Send the records, and print how many are acknowledged. Raises NotDone if a record could not be sent."""
     layout = Layout(
         format or format_of(file),
         dict(field),
@@ -82,7 +83,7 @@ async def produce(
 
 @dataclass(frozen=True)
 class _Defaults:
-    """Values for messages whose record does not give others."""
+    """Values for the parts of a message that its record does not give."""
 
     keys: tuple[str, ...]
     tag: str | None
@@ -90,7 +91,7 @@ class _Defaults:
 
 
 class _Producing:
-    """One run of the command."""
+    """One run of `dledger produce`: it sends the records and counts the acknowledgements."""
 
     def __init__(
         self,
@@ -114,17 +115,18 @@ class _Producing:
         self._waiting = 0
         self.sent = 0
         self.stop = False
-        """Whether to read no further record."""
+        """Whether to stop reading records."""
         self.acknowledged = 0
-        """Number of records that are acknowledged without a gap, counted after those skipped."""
+        """Number of records that are acknowledged without a gap, not counting the records that `--skip`
+        left out."""
         self.beyond = 0
-        """Number of acknowledged records after the first one that is not acknowledged."""
+        """Number of acknowledged records that lie behind the first record without an acknowledgement."""
         self.failure = ""
-        """The first error, with its line."""
+        """Text of the first error, with the line number of its record."""
 
     async def run(self, source: Input, layout: Layout) -> None:
-        """Read and send until the end of the input, the count, or the first failure. Then wait for the
-        messages in flight."""
+        """Read records and send them until the input ends, the wanted number is sent, or a record fails.
+        Then wait for the messages in flight."""
         splitter, reader = Splitter(), Reader(layout)
         try:
             async for data in source.chunks():
@@ -147,7 +149,7 @@ class _Producing:
             self._failed(f"{source.name}: {error.strerror}")
 
     async def settle(self) -> None:
-        """Wait until every sent message has its result; the producer's time-outs limit that."""
+        """Wait until every sent message has its result; the producer's time-outs limit the wait."""
         while self._waiting:
             self._moved.clear()
             await self._moved.wait()
@@ -208,7 +210,7 @@ class _Producing:
         self.failure = self.failure or text
 
     def _show(self, last: bool = False) -> None:
-        """Show the progress line, on a terminal."""
+        """Show the progress line, if standard error is a terminal."""
         if not sys.stderr.isatty():
             return
         now = asyncio.get_running_loop().time()
@@ -220,8 +222,11 @@ class _Producing:
 
 
 async def _interruptible(work: _Producing, source: Input, layout: Layout) -> int:
-    """Run it. Ctrl-C and SIGTERM end the reading, and messages in flight are waited for; a second signal ends
-    that. Returns the exit code of the signal, 0 without one."""
+    """Run `work`. The first Ctrl-C or SIGTERM ends the reading of records, and messages in flight are
+    still waited for; a second signal ends this wait.
+
+    Returns the exit code for the signal, or 0 if there was none.
+    """
     code = 0
     stages: list[asyncio.Task[None]] = []
 

@@ -1,7 +1,7 @@
-"""Records of an input: lines, JSON lines or CSV, each of which becomes a message. Pure.
+"""Records of an input: lines, JSON lines or rows of CSV, each of which becomes a message. Pure.
 
-A record is read completely before it is sent, and errors name the number of its line. `Splitter` splits the
-bytes of an input into lines, `Reader` makes records from lines.
+A record is read completely before it is sent, and errors name the number of its line. `Splitter` splits
+the bytes of an input into lines, and `Reader` makes records from lines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from difflib import get_close_matches
 LINES, JSON, CSV = "lines", "json", "csv"
 FORMATS = (LINES, JSON, CSV)
 ENDINGS = {".json": JSON, ".jsonl": JSON, ".ndjson": JSON, ".csv": CSV, ".tsv": CSV}
-"""Formats of files with these endings; other files hold lines."""
+"""Maps the ending of a file's name to the format of its records; a file with another ending holds plain
+lines."""
 MAX_RECORD_BYTES = 16 * 1024 * 1024
-"""Largest record in bytes. A longer one is refused, because no message could hold its body."""
+"""Limit, in bytes, of one record. A longer record is refused, because no message could hold its body."""
 PARTS = ("body", "key", "tag", "ordering-key")
-"""The parts of a message that a column or field may be."""
+"""The parts of a message that a column of CSV or a field of JSON can supply."""
 WHOLE = "*"
-"""Given in place of a column: the whole record, as a JSON object."""
+"""Given in place of a column's name: the whole record, as a JSON object, is used for this part."""
 _NAMES = {
     "body": "body",
     "key": "key",
@@ -34,15 +35,16 @@ _NAMES = {
     "orderingKey": "ordering-key",
     "ordering_key": "ordering-key",
 }
-"""Columns and fields that are recognised by their name."""
+"""Maps the name of a column or field to the part of a message that it supplies, unless `--field` says
+otherwise."""
 _BASE64, _PROPERTIES = "bodyBase64", "properties"
 _PLACE = ("topic", "brokerName", "queueId", "queueOffset", "msgId", "storeTimestamp")
-"""Fields that `consume` prints too, and that are ignored here: a new message gets its own."""
+"""Fields that `consume` prints and `produce` ignores, because a sent message gets new values for them."""
 
 
 class BadRecord(Exception):
-    """A record cannot be sent. `line` is the number of its first line, from 1 on; the text says what is
-    wrong."""
+    """Raised when a record cannot be sent. `line` is the number of the record's first line, counted from
+    1; the text says what is wrong."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
@@ -54,7 +56,7 @@ class Record:
     """The parts of one message."""
 
     line: int
-    """Number of its first line, from 1 on."""
+    """Number of the record's first line, counted from 1."""
     body: bytes
     keys: tuple[str, ...] = ()
     tag: str | None = None
@@ -64,13 +66,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an input is read."""
+    """How the records of an input are read: the settings for a `Reader`."""
 
     format: str = LINES
     fields: Mapping[str, str] | None = None
-    """Part of a message -> its column or field, if that has another name."""
+    """Maps a part of a message to the column or field that supplies it, if that has another name than the
+    part."""
     key_separator: str = ""
-    """For the format of lines: the text between the key and the body."""
+    """In the format of plain lines: the text between the key and the body."""
     delimiter: str = ","
     """The character between the columns of CSV."""
     ignore_other: bool = False
@@ -80,7 +83,7 @@ class Layout:
 
 
 def format_of(path: str) -> str:
-    """The format of a file, by the ending of its name."""
+    """Return the format of a file, which follows from the ending of its name."""
     return ENDINGS.get(os.path.splitext(path)[1].lower(), LINES)
 
 
@@ -92,7 +95,8 @@ class Splitter:
         self._line = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The lines that are complete now, with their numbers. BadRecord for one that is too long."""
+        """Return the lines that are complete now, with their numbers. Raises BadRecord if a line is too
+        long."""
         self._rest += data
         *whole, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
@@ -103,14 +107,14 @@ class Splitter:
             raise BadRecord(self._line + 1, f"the record is longer than {MAX_RECORD_BYTES} bytes")
 
     def end(self) -> Iterator[tuple[int, bytes]]:
-        """The last line, if it does not end with a line feed."""
+        """Return the last line, if it does not end with a line feed."""
         if self._rest:
             yield self._line + 1, bytes(self._rest).removesuffix(b"\r")
             self._rest.clear()
 
 
 class Reader:
-    """Makes records from lines."""
+    """Makes records from lines, in the way that a `Layout` describes."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -124,8 +128,8 @@ class Reader:
             csv.field_size_limit(MAX_RECORD_BYTES)
 
     def take(self, number: int, line: bytes) -> Record | None:
-        """The record that ends with this line. None when the record goes on, or the line holds no record.
-        BadRecord."""
+        """Return the record that ends with this line. Returns None if the record continues, or the line
+        holds no record. Raises BadRecord."""
         if self._layout.format == CSV:
             return self._csv(number, line)
         if not line.strip() and self._layout.skip_empty:
@@ -135,7 +139,7 @@ class Reader:
         return self._line(number, line)
 
     def end(self) -> None:
-        """BadRecord when the last record is not complete."""
+        """Raise BadRecord if the last record is not complete."""
         if self._quoted:
             raise BadRecord(self._began, "a quotation mark is opened here and not closed")
 
@@ -212,7 +216,7 @@ class Reader:
     # Both
 
     def _known(self, number: int, names: Sequence[str]) -> None:
-        """BadRecord for columns or fields that would be ignored without notice."""
+        """Raise BadRecord if columns or fields would be ignored without notice."""
         if self._layout.ignore_other or WHOLE in self._fields.values():
             return
         taken = {*_NAMES, *self._fields.values(), _BASE64, _PROPERTIES, *_PLACE}
@@ -288,8 +292,8 @@ def _as_body(number: int, value: object) -> bytes:
 
 
 def _encoded(number: int, what: str, text: str) -> bytes:
-    """Encode in UTF-8. BadRecord for half of a character (a surrogate), which JSON can express and UTF-8
-    cannot."""
+    """Encode a text in UTF-8. Raises BadRecord for half of a character (a surrogate), which JSON can
+    express and UTF-8 cannot."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -309,7 +313,7 @@ def _as_keys(number: int, value: object) -> tuple[str, ...]:
 
 
 def _as_text(number: int, what: str, value: object) -> str | None:
-    """A text, or a number as text; None for null and for an empty text."""
+    """Return a text, or a number as text; None for null and for an empty text."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -1,4 +1,5 @@
-"""ConsumeQueues and IndexFiles as Apache's brokers build them from their log. Blocking.
+"""Builds the ConsumeQueues and IndexFiles of an export as Apache's brokers build them from their log.
+Blocking.
 
 Apache's brokers would build them by themselves in the end. But a broker that starts without them
 
@@ -37,16 +38,17 @@ from dledger.runtime.settings import ConfigError
 
 QUEUES_DIR, KEYS_DIR = "consumequeue", "index"
 PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""Unit before the first message of a queue that does not begin at 0 (fillPreBlank)."""
+"""Entry of a ConsumeQueue that Apache's brokers write before the first message of a queue that does not
+begin at offset 0 (fillPreBlank)."""
 SEGMENT_SIZE = 1 << 30
-"""Default of mappedFileSizeCommitLog, in bytes."""
+"""Default of Apache's setting mappedFileSizeCommitLog, in bytes."""
 BUFFERED_UNITS = 200_000
 _TAGS = TAGS.encode()
 
 
 @dataclass(frozen=True)
 class ApacheSizes:
-    """File sizes in the configuration of an Apache broker; its files must have them."""
+    """File sizes from the configuration of an Apache broker. The broker's files must have these sizes."""
 
     queue_file: int = FILE_SIZE
     slots: int = SLOTS
@@ -56,10 +58,11 @@ class ApacheSizes:
 
 
 def read_sizes(path: str) -> ApacheSizes:
-    """Read sizes from a broker.conf of Apache's. MovingFailed for a file, or a number, that cannot be read.
+    """Read file sizes from the broker.conf of an Apache broker. Raises MovingFailed if the file, or a
+    number in it, cannot be read.
 
-    Since 4.5 Apache's broker reads only names with two p (`mapped...`), and so does this function: with a
-    file that says `maped...` the default sizes are used.
+    Since RocketMQ 4.5 Apache's broker reads only the names that are spelt with two p (`mapped...`), and so
+    does this function. If the file says `maped...`, the default sizes are used.
     """
     try:
         # The last of two lines counts, as in java.util.Properties.
@@ -82,23 +85,24 @@ def read_sizes(path: str) -> ApacheSizes:
 
 
 class ApacheViews:
-    """Builds the same files in several store directories."""
+    """Builds ConsumeQueues and IndexFiles, with the same content in several store directories."""
 
     def __init__(self, roots: Sequence[str], sizes: ApacheSizes) -> None:
         self._roots = list(roots)
         self._sizes = sizes
         self._queues: dict[tuple[str, int], tuple[int, bytearray]] = {}
-        """Queue -> offset of the first unit that is not written yet, and the units."""
+        """Maps a queue to the offset of its first ConsumeQueue entry that is not written yet, and to the
+        bytes of the entries from there on."""
         self._begun: set[tuple[str, int]] = set()
         self._waiting = 0
         self._written: dict[str, None] = {}
-        """Files of queues in the order of their first write; they are fsynced at the end."""
+        """Paths of the ConsumeQueue files, in the order of their first write. They are fsynced at the end."""
         self._writer: IndexFileWriter | None = None
         self._maps: list[mmap.mmap] = []
         self._last_name = ""
 
     def add(self, record: Record) -> None:
-        """Add the next message of the log."""
+        """Add the entries for the next message of the log to its ConsumeQueue and the IndexFile."""
         kind = record.sys_flag & TRANSACTION_MASK
         properties = record.properties.encode()
         if kind in (0, TRANSACTION_COMMIT):
@@ -195,7 +199,7 @@ class ApacheViews:
         self._maps = []
 
     def close(self) -> None:
-        """Write everything and make it durable."""
+        """Write everything that is still in memory, and make all files durable."""
         self._flush_queues()
         for path in self._written:
             fd = os.open(path, os.O_RDWR)

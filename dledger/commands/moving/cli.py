@@ -1,6 +1,7 @@
-"""The work of `dledger import`, `dledger export` and `dledger mirror`. Progress goes to standard error.
+"""Does the work of `dledger import`, `dledger export` and `dledger mirror`. Progress goes to standard
+error.
 
-Their options are declared in `dledger.commands.declared.moving`.
+The options of these commands are declared in `dledger.commands.declared.moving`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 3
 TOLD_EVERY_S = 60.0
-"""Interval at which the same problem is reported again."""
+"""Shortest time, in seconds, after which the same problem is reported again."""
 MAX_TOLD = 1000
-"""Most texts that are remembered for that."""
+"""Largest number of reported problems that are remembered, so that none is repeated too soon. When it is
+reached, all of them are forgotten."""
 
 
 def import_command(args: Options) -> int:
@@ -162,7 +164,7 @@ async def _mirror(args: Options) -> Mirrored:
                             [task, told], timeout=args.every, return_when=asyncio.FIRST_COMPLETED
                         )
                         if ended.is_set():
-                            task.cancel()  # what is sent meanwhile is looked for by the next run
+                            task.cancel()  # the next run finds what was sent
                             await asyncio.wait([task])
                         try:
                             await _report(mirror, groups, done)

@@ -1,7 +1,8 @@
 """Defaults of options of `dledger import`, `export` and `mirror`."""
 
 CHECKPOINT_BYTES = 256 << 20
-"""Bytes that are written between two checkpoints, from which an interrupted run resumes."""
+"""Number of bytes that are written between two checkpoints. An interrupted run resumes from the last
+checkpoint."""
 LOOK_BACK = 4096
-"""Messages at the end of a new queue that are searched for the last copy, if others have sent messages after
-it."""
+"""How many messages at the end of a new queue are searched for the last copy that an earlier run made.
+Messages that others sent may follow this copy."""

@@ -1,10 +1,12 @@
-"""The store of a broker of ours becomes those of Apache's brokers in DLedger mode. Blocking.
+"""Turns the store of one of this project's brokers into the stores of Apache's brokers in DLedger mode.
+Blocking.
 
-Every entry keeps its index, term and place, so physical offsets and message ids stay the same. Fields that
-only our programs know are zeroed (channel, both CRCs). A message that must not be visible there, because its
-topic was deleted, also keeps its place, but becomes one that Apache's brokers do not dispatch (sysFlag
-TRANSACTION_PREPARED). Our entries without a message already have that form. Tables become `config/*.json`.
-ConsumeQueues and IndexFiles are built by the broker that starts.
+Every entry keeps its index, term and position, so physical offsets and message ids stay the same. Fields
+that only this project uses are set to zero (channel, both CRCs). A message of a deleted topic must not be
+visible to Apache's brokers. It keeps its position, too, but gets the flag TRANSACTION_PREPARED in sysFlag,
+so that Apache's brokers do not dispatch it. This project's entries without a message have that flag
+already. The tables of the replicated state become `config/*.json`. ConsumeQueues and IndexFiles are built
+by `apache_views`.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ from dledger.runtime.atomic_file import read_file, replace_file, write_synced
 
 TERM_FILE = "currterm"
 VIEW_BYTES = 20 + 2 * 24
-"""Bytes of ConsumeQueue and IndexFile for a message with two keys."""
+"""Size, in bytes, of the ConsumeQueue entry and the IndexFile entries for a message with two keys."""
 _SYS_FLAG_AT = 36
 _INT = struct.Struct(">i")
 _TIMERS = "timers"
@@ -79,7 +81,7 @@ _TIMERS = "timers"
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The request. `store`: storePathRootDir of a broker of ours."""
+    """What the user asked for. `store` is the storePathRootDir of one of this project's brokers."""
 
     store: str
     targets: tuple[Target, ...]
@@ -109,25 +111,27 @@ class Exported:
 
 @dataclass
 class _Content:
-    """The content of the log after all operations are applied."""
+    """The content of a log, after the operations in it were applied to the replicated state."""
 
     state: ReplicatedState
     log: Walk
     messages: int = 0
     deleted: dict[str, int] = field(default_factory=dict)
-    """Topic -> physical offset below which its messages belong to a deleted topic of this name."""
+    """Maps the name of a deleted topic to a physical offset; messages of this name below the offset belong
+    to the deleted topic."""
     due: dict[int, int] = field(default_factory=dict)
-    """Queue offset of a timer message -> when it is due, in ms."""
+    """Maps the queue offset of a timer message to the time when it is due, in ms."""
 
     @property
     def timers(self) -> int:
-        """Number of timer messages that still wait."""
+        """Number of timer messages that are not delivered yet."""
         rows = in_order(self.state[TIMERS].rows.values())
         return sum(still_waits(rows, due, offset) for offset, due in self.due.items())
 
 
 def export_store(files: Files, request: ExportRequest, progress: Progress) -> Exported:
-    """Export the store, or continue an interrupted export. MovingFailed, StoreUnreadable, OSError."""
+    """Export the store, or continue an interrupted export. Raises MovingFailed, StoreUnreadable or
+    OSError."""
     asked = {"export": os.path.abspath(request.store), "leave": sorted(request.leave)}
     staging = Staging(files, request.targets, asked)
     done = staging.finished()
@@ -181,7 +185,7 @@ def _export(
     out = EqualFiles(files, [target.staging for target in staging.to_write()], size)
     try:
         progress.begins("writing", written, min(starts, default=0))
-        for target in request.targets:  # built anew where a run was cut short
+        for target in request.targets:  # built anew after an interrupted run
             for name in (QUEUES_DIR, KEYS_DIR):
                 files.rmtree(f"{target.root}/{name}")
         views = ApacheViews([target.root for target in request.targets], request.sizes)
@@ -284,8 +288,8 @@ def _play(content: _Content, header: EntryHeader, body: memoryview) -> None:
 
 
 def _check_unfinished(content: _Content, leave: frozenset[str]) -> dict[str, int]:
-    """Count unfinished operations, which are left out of the export. MovingFailed when the request does not
-    allow that."""
+    """Count the unfinished operations (such as open transactions), which are left out of the export.
+    Raises MovingFailed if there are any and the request does not allow them to be left out."""
     state = content.state
     open_now = {
         "accounts": len(state[USERS].rows) + len(state[ACLS].rows),
@@ -338,7 +342,7 @@ def _write(
                     views.add(record)
             at += header.size
         if begin < done:
-            return  # written before the run was cut short
+            return  # written before the interruption
         out.write(DATA_DIR, begin, data)
         if piece.headers:
             first = piece.headers[0].index

@@ -1,16 +1,18 @@
-"""A log of Apache's becomes the log of a new group of ours (decision 0035). Blocking.
+"""Turns a log of Apache's into the log of a new group of this project (decision 0035). Blocking.
 
-1. The source is read and checked completely (`survey`); nothing is written before.
-2. A plan is recorded durably in the first store: what is imported, from which files, into which stores, and
-   the ids of these stores. An interrupted run resumes by the plan; another command is refused meanwhile.
-3. Records become entries, in order, in all stores alike. Every `checkpoint_bytes` everything is fsynced and
-   recorded. After them come the tables: topics, groups, consumer offsets, delays, transactions.
+1. The source is read and checked completely (`survey`); nothing is written before this is done.
+2. A plan is recorded durably in the first store: what is imported, from which files, into which stores,
+   and the ids of these stores. An interrupted run resumes from the plan. Until the run is finished, a
+   command with another request is refused.
+3. The records are written as entries, in order, and in the same way into all stores. After every
+   `checkpoint_bytes` bytes everything is fsynced, and the progress is recorded. After the records come the
+   tables: topics, groups, consumer offsets, delays, transactions.
 4. The first store is read again: the records of every queue are compared with the survey by their digest.
-5. Identity, term and the snapshot at which the log begins are written. Then each store gets its name by one
-   rename, the first store last.
+5. Identity, term and the snapshot at which the log begins are written. Then each store gets its final name
+   by one rename, the first store last.
 
 The log begins after a snapshot with the first offset of each queue, because retention has deleted the
-messages before.
+messages before these offsets.
 """
 
 from __future__ import annotations
@@ -89,17 +91,19 @@ from dledger.runtime import Files, Ids
 from dledger.runtime.atomic_file import replace_file, write_synced
 
 BASE_INDEX = 0
-"""Index of the entry before the first one. It does not exist; the snapshot takes its place."""
+"""Index of the entry before the first one. The log does not contain this entry; a snapshot stands for it."""
 OFFSETS_A_TIME = 500
-"""Most consumer offsets in one operation."""
+"""Largest number of consumer offsets in one operation."""
 TRANSACTION_WAIT_MS = 6000
-"""Time after which the producer of an open transaction is asked, in ms (transactionTimeOut)."""
+"""How long an imported transaction stays open, in ms, before its producer is asked for the outcome
+(transactionTimeOut)."""
 SPARE_SEGMENTS = 2
 
 
 @dataclass(frozen=True)
 class Request:
-    """The request. `replicas`: other stores of the source's group, to compare how far they are."""
+    """What the user asked for. `replicas` are other stores of the same Apache group; it is checked that
+    none of them is ahead of the source."""
 
     source: str
     targets: tuple[Target, ...]
@@ -137,7 +141,7 @@ class Imported:
 
 
 def import_stores(files: Files, ids: Ids, request: Request, progress: Progress) -> Imported:
-    """Import the store, or continue an interrupted import. MovingFailed, SourceUnusable, OSError."""
+    """Import the store, or continue an interrupted import. Raises MovingFailed, SourceUnusable or OSError."""
     job = _Job(files, ids, request, progress)
     try:
         return job.run()
@@ -162,7 +166,7 @@ class _Job:
         self._out: EqualFiles | None = None
 
     def close(self) -> None:
-        """Release the lock, so that other commands may run."""
+        """Close the files, and release the lock so that other commands may run."""
         if self._out is not None:
             self._out.close()
         self._staging.close()
@@ -171,7 +175,7 @@ class _Job:
         """Run all steps."""
         files, request = self._files, self._request
         done = self._staging.finished()
-        if done is not None:  # all is written, only tidying was cut short
+        if done is not None:  # everything is written, only the cleaning up was interrupted
             self._staging.tidy()
             return Imported(**done["result"])
         log = open_source(files, request.source, request.commit_logs)
@@ -305,12 +309,12 @@ class _Job:
         topics = known_topics(config)
         for (topic, queue_id), (end, _) in config.queue_ends.items():
             if (topics is None or topic in topics) and not is_bookkeeping(topic) and topic != TIMER_TOPIC:
-                first.setdefault((topic, queue_id), end)  # retention took all that it had
+                first.setdefault((topic, queue_id), end)  # retention deleted all of its messages
         told: dict[tuple[str, int], int] = {}
         for rows in config.offsets.values():
             for queue, offset in rows.items():
                 told[queue] = max(offset, told.get(queue, 0))
-        for queue, offset in told.items():  # whose ConsumeQueue is not there: no offset is used again
+        for queue, offset in told.items():  # without a ConsumeQueue: no offset is used again
             if topics is not None and queue[0] in topics and not is_bookkeeping(queue[0]):
                 first.setdefault(queue, offset)
         for (topic, queue_id), offset in first.items():
@@ -369,7 +373,8 @@ class _Job:
     def _tables(
         self, writer: LogWriter, state: ReplicatedState, config: SourceConfig, found: Survey
     ) -> dict[str, int]:
-        """Append the operations that come after the messages; returns how many rows of each kind."""
+        """Append the operations for topics, groups, offsets and the other tables, which follow the
+        messages in the log. Returns the number of rows of each table."""
         now = found.store_ms
         for topic in _topics(config, found):
             self._op(writer, state, topic.op(), now)
@@ -396,7 +401,7 @@ class _Job:
                 self._op(writer, state, row.op(), now)
         if found.timers:
             self._op(writer, state, VersionNote(TIMERS.since).op(), now)
-            self._op(writer, state, TimerProgress(0).op(), now)  # all that are kept wait
+            self._op(writer, state, TimerProgress(0).op(), now)  # all kept timer messages wait
         return {
             "topics": len(state[TOPICS].rows),
             "groups": len(state[GROUPS].rows),
@@ -417,8 +422,8 @@ class _Job:
                 )
 
     def _read_again(self, directory: str, size: int, end: int, selection: Selection) -> None:
-        """Check that everything written up to position `end` equals what was read: all records, by the digest
-        of their queue."""
+        """Read everything that was written up to position `end`, and check that it equals the source: the
+        digest over the records of each queue must be the same."""
         found: dict[tuple[str, int], QueueTally] = {}
         self._progress.begins("reading it again", end - size, size)
 
@@ -503,7 +508,8 @@ def _follow(tally: QueueTally, record: Record) -> None:
 
 
 def _stamps(files: Files, log: SourceLog) -> list[list[str]]:
-    """Properties of the source's files that show whether it has changed since the import began."""
+    """Return properties of the source's files that show whether the source has changed since the import
+    began."""
     config = f"{log.root}/{CONFIG_DIR}"
     names = [
         f"{config}/{name}" for name in sorted(files.listdir(config)) if not files.is_dir(f"{config}/{name}")
@@ -512,7 +518,8 @@ def _stamps(files: Files, log: SourceLog) -> list[list[str]]:
 
 
 def _topics(config: SourceConfig, found: Survey) -> list[TopicConfig]:
-    """Topics of the file, and other topics that have messages; without the topics that every broker has."""
+    """Return the topics of topics.json, and other topics that have messages, but not the topics that every
+    broker has."""
     topics: dict[str, TopicConfig] = {}
     for name, row in (config.topics or {}).items():
         if not is_bookkeeping(name) and not is_system_topic(name):

@@ -1,22 +1,24 @@
-"""`dledger mirror`: copy topics of one cluster to another while both run, and the offsets of their groups.
+"""`dledger mirror`: copies topics of one cluster to another while both run, and also the offsets of the
+consumer groups.
 
-A message is read from the old cluster as consumers read it, and sent to the new one with the same body, tag,
-keys, flag, unique id and own properties. Its property `MIRRORED_FROM` (`broker:queue:offset`) names the
-original. Nothing else is stored: when the command is started again, it finds its position at the end of each
-new queue. So no message is left out or sent twice, whatever interrupted the command. A send with an unknown
-outcome is looked up in the same way.
+A message is read from the old cluster as consumers read it. It is sent to the new cluster with the same
+body, tag, keys, flag and unique id, and with the properties that the application gave it. Its property
+`MIRRORED_FROM` (`broker:queue:offset`) names the original. The command stores no other progress. When it
+is started again, it finds its position from the last copies in each new queue. So no message is left out
+or sent twice, whatever interrupted the command. If the outcome of a send is unknown, the end of the new
+queue is read in the same way to see whether the message is stored.
 
-Each old queue has one new queue, and the copies of a queue are in its order. A group's offset in the new
-queue is the place of the first copy whose original is not below the group's offset. It is found by binary
-search, because copies are in order (`mirrored_queues`). `mirrored_groups` explains how far a group may be
-moved.
+Each queue of the old cluster is copied to one queue of the new cluster, and the copies keep the order of
+their originals. In the new queue, a group's offset is set to the first copy whose original the group has
+not consumed in the old queue. This copy is found by binary search, because copies are in order
+(`mirrored_queues`). `mirrored_groups` explains how far a group may be moved.
 
 A message that came from the new cluster is not copied back: its properties name its original.
 
 Retries and dead letters of the groups that move are copied as well, with the number of their deliveries,
-because no consumer of the old cluster reads them any more. If the new cluster's consumers send a retry back
-again, it keeps all its properties but is no longer a copy: its property says how often the copy had been
-delivered.
+because no consumer of the old cluster reads them any more. If a consumer of the new cluster sends a copied
+retry back again, the new retry keeps all properties of the copy. But it does not count as a copy, because
+it was delivered more often than its property `MIRRORED_RETRY` says.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ from dledger.remoting.bodies import PERM_READ, PERM_WRITE, MessageQueue
 from dledger.remoting.registration import TopicConfig
 
 IDLE_S = 0.2
-"""Pause of a queue without new messages."""
+"""Pause, in seconds, before a queue that had no new messages is read again."""
 RETRY_S = 0.5
-"""Pause after a server refused or did not answer."""
+"""Pause, in seconds, after a server refused a request or did not answer."""
 SKIPPED_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _NOT_COPIED = frozenset(
     {
@@ -90,15 +92,16 @@ _NOT_COPIED = frozenset(
         EARLIER,
     }
 )
-"""Properties that brokers and clients write for their own use."""
+"""Names of properties that brokers and clients write for their own use; a copy does not get them from its
+original."""
 _NOT_COPIED_AGAIN = (
     _NOT_COPIED - {names.RETRY_TOPIC, names.UNIQ_KEY, names.KEYS, names.TAGS, ORIGIN, EARLIER}
 ) | {
     RETRY_ORIGIN,
     DEAD_ORIGIN,
 }
-"""Properties that are not copied in topics of groups. There a message keeps its ids, and the name of its own
-topic."""
+"""Names of properties that a copied retry or dead letter does not get from its original. It does get the
+properties with its unique id, its keys, its tags and the name of its original topic."""
 
 
 @dataclass
@@ -110,23 +113,26 @@ class Mirrored:
     behind: int = 0
     lost: int = 0
     skipped: int = 0
-    """Messages that had come from the new cluster."""
+    """Number of messages that were not copied because they had come from the new cluster."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """Group -> how often an offset was set."""
+    """Maps a group to how often the mirror set one of its offsets."""
     left: dict[str, int] = field(default_factory=dict)
-    """Group -> messages that it has not consumed in the old cluster."""
+    """Maps a group to the number of messages that it has not consumed in the old cluster."""
     held: dict[str, int] = field(default_factory=dict)
-    """Group -> queues in which it waits before a message that is not a copy."""
+    """Maps a group to the number of queues in which the group's offset stays before a message that is not
+    a copy."""
     set_back: dict[str, int] = field(default_factory=dict)
-    """Group -> queues in which it was set back in the new cluster; it is left there."""
+    """Maps a group to the number of queues in which somebody set it back in the new cluster. The mirror
+    does not move it forward there."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """Kinds of messages that still wait in the old cluster, and their number."""
+    """Maps a kind of messages that still wait in the old cluster (such as delayed messages) to their
+    number."""
     ended_by: int = 0
-    """Exit code of the signal that ended it; 0 without one."""
+    """Exit code for the signal that ended the mirror; 0 if no signal did."""
 
 
 class Mirror:
-    """Copies from one cluster to another until it is stopped."""
+    """Copies topics from one cluster to another until it is stopped."""
 
     def __init__(
         self,
@@ -136,8 +142,9 @@ class Mirror:
         tell: Callable[[str], None],
         look_back: int = LOOK_BACK,
     ) -> None:
-        """`tell` is called with temporary failures, and with differences between the clusters. `look_back`:
-        messages at the end of a new queue that are searched for the last copy."""
+        """`tell` is called with a text for each temporary failure, and for each difference between the
+        clusters. `look_back` is the number of messages at the end of a new queue that are searched for the
+        last copy."""
         self._old = old
         self._new = new
         self._producer = producer
@@ -147,13 +154,15 @@ class Mirror:
         self.queues: list[QueueCopy] = []
         self._topics: Sequence[str] = ()
         self._closed: dict[str, TopicConfig] = {}
-        """Topics that were made here and must not be writable. They are closed when everything is copied."""
+        """Topics that the mirror created, and whose originals are not writable, with their final settings.
+        They get these settings when everything is copied."""
         self._start: Callable[[QueueCopy], object] | None = None
-        """Begins to copy a queue, while the mirror runs."""
+        """While the mirror runs: a function that starts to copy one more queue. Otherwise None."""
         self.ended: bool = False
 
     async def prepare(self, topics: Sequence[str]) -> None:
-        """Find the queues, create missing topics, and find the position of an earlier run. MovingFailed."""
+        """Find the queues, create missing topics, and find the position that an earlier run reached.
+        Raises MovingFailed if that is impossible."""
         self._topics = topics
         for topic in topics:
             sources = await queues_of(self._old, topic)
@@ -174,8 +183,12 @@ class Mirror:
             await self._pair(sources, targets)
 
     async def prepare_groups(self, groups: Sequence[str]) -> None:
-        """Prepare the retries and dead letters of these groups in the same way. A group has such a topic only
-        after its first consumer, or its first dead letter; later ones are found when this is called again."""
+        """Prepare the topics of retries and dead letters of these groups in the same way.
+
+        A group has a retry topic only after its first consumer came, and a topic of dead letters only
+        after its first dead letter. So this is called again and again, and finds topics that were created
+        since.
+        """
         copied = {copy.source.topic for copy in self.queues}
         for topic in topics_of_groups(groups, self._topics, frozenset(await self._old.topics.names())):
             if topic in copied:
@@ -190,7 +203,8 @@ class Mirror:
                 await self._pair(sources, targets)
 
     async def _pair(self, sources: Sequence[MessageQueue], targets: Sequence[MessageQueue]) -> None:
-        """Assign a new queue to each old one and start to copy: all of them, or after an error none."""
+        """Assign a queue of the new cluster to each queue of the old one, and start to copy. If a position
+        cannot be found, no queue is started."""
         pairs = [QueueCopy(source, target) for source, target in zip(sources, targets, strict=False)]
         for copy in pairs:
             copy.next = await self.clusters.resume(copy, self._look_back)
@@ -200,8 +214,8 @@ class Mirror:
                 self._start(copy)
 
     async def _queues_for(self, topic: str, count: int) -> list[MessageQueue]:
-        """At least `count` queues of a topic of a group in the new cluster, which creates such topics with
-        one queue."""
+        """Return at least `count` queues of a group's topic in the new cluster. The new cluster creates
+        such topics with one queue, so the number is raised if needed."""
         while True:
             with suppress(TopicNotFound):
                 found = await queues_of(self._new, topic)
@@ -221,8 +235,8 @@ class Mirror:
         return None
 
     async def _carry_settings(self, topic: str, queues: int) -> None:
-        """Give a topic that was made here the settings of its original. While it is copied it must be
-        writable."""
+        """Give a topic that the mirror created the settings of its original, except that it stays writable
+        while messages are copied."""
         wanted = await self._settings(self._old, topic)
         if wanted is None:
             return
@@ -249,8 +263,8 @@ class Mirror:
                 self._tell(f"topic {wanted.topicName}: {said}")
 
     async def close_topics(self) -> None:
-        """Make topics read-only that are read-only in the old cluster and were made here, when all of their
-        messages are copied."""
+        """Make topics read-only whose originals are read-only, once all their messages are copied. Only
+        topics that the mirror created are changed."""
         for topic, wanted in list(self._closed.items()):
             if not any(copy.behind for copy in self.queues if copy.source.topic == topic):
                 await self._put(wanted)
@@ -274,8 +288,8 @@ class Mirror:
     # -- copying --------------------------------------------------------------------------------------
 
     async def run(self, *, once: bool) -> None:
-        """Copy until cancelled, or with `once` until each queue is copied up to the end that it had when it
-        was looked at."""
+        """Copy until cancelled. With `once`, copy each queue only up to the end that it had when it was
+        first read."""
         try:
             async with asyncio.TaskGroup() as tasks:
 
@@ -321,7 +335,7 @@ class Mirror:
                 await asyncio.sleep(RETRY_S)
 
     async def _some(self, copy: QueueCopy) -> bool:
-        """Pull once and copy the messages; returns whether there were none."""
+        """Pull once and copy the messages. Returns whether the queue had no messages to copy."""
         address = await self.clusters.address(self._old, copy.source)
         pulled = await self._old.messages.pull(address, copy.source, copy.next)
         copy.end = pulled.highest
@@ -338,7 +352,7 @@ class Mirror:
                     copy.copied += 1
                 copy.next = stored.message.queue_offset + 1
         if not pulled.messages and pulled.next_offset > copy.next:
-            copy.next = pulled.next_offset  # what is there is of no queue
+            copy.next = pulled.next_offset  # the entries there belong to no queue
             return False
         return not pulled.messages
 
@@ -363,7 +377,8 @@ class Mirror:
         copy.add_copies(sent.queue_offset, sent.queue_offset + 1)
 
     async def _put_again(self, copy: QueueCopy, found: ReceivedMessage) -> None:
-        """Copy a retry or dead letter, whose deliveries the group's consumers go on counting."""
+        """Copy a retry or a dead letter. The copy keeps its number of deliveries, and the group's
+        consumers in the new cluster continue to count from it."""
         source, target = copy.source, copy.target
         own = {name: value for name, value in found.properties.items() if name not in _NOT_COPIED_AGAIN}
         hop = f"{source.brokerName}:{source.queueId}:{found.queue_offset}"
@@ -375,7 +390,7 @@ class Mirror:
 
 
 async def all_topics(old: AsyncAdminClient) -> list[str]:
-    """Topics of applications in the old cluster."""
+    """Return the topics of applications in the old cluster."""
     system: set[str] = set()
     for address in (await old.brokers.masters()).values():
         system.update(await old.topics.system_names(address))

@@ -1,4 +1,4 @@
-"""`dledger mirror OLD NEW --check`: report what still has to be done, without doing it."""
+"""`dledger mirror OLD NEW --check`: reports what the mirror still has to do, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from dledger.remoting.bodies import MessageQueue
 
 @dataclass
 class GroupCheck:
-    """The state of one group."""
+    """The state of one consumer group: what it still has to consume in the old cluster, and how many
+    consumers it has in each cluster."""
 
     left: int = 0
-    """Messages that it has not consumed in the old cluster."""
+    """Number of messages that the group has not consumed in the old cluster."""
     old_consumers: int = 0
     new_consumers: int = 0
 
@@ -32,17 +33,20 @@ class GroupCheck:
 
 @dataclass
 class Checked:
-    """The result of the check."""
+    """The result of a check: which messages are not copied, and the state of each group."""
 
     behind: dict[str, int] = field(default_factory=dict)
-    """Topic -> number of messages that are not copied; only topics with such messages."""
+    """Maps a topic to the number of its messages that are not copied. Only topics with such messages are
+    included."""
     groups: dict[str, GroupCheck] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
-    """Kinds of messages that still wait in the old cluster, and their number."""
+    """Maps a kind of messages that still wait in the old cluster (such as delayed messages) to their
+    number."""
 
     @property
     def moved(self) -> bool:
-        """Whether the old cluster has nothing that the new one lacks, and no consumers."""
+        """Whether the move is complete: every message of the old cluster is copied, none waits there, and
+        no group has consumers there."""
         return not (self.behind or self.waiting or any(one.old_consumers for one in self.groups.values()))
 
     def lines(self) -> list[str]:
@@ -57,7 +61,7 @@ class Checked:
 async def check(
     old: AsyncAdminClient, new: AsyncAdminClient, topics: Sequence[str], groups: Sequence[str], look_back: int
 ) -> Checked:
-    """Ask both clusters, and change nothing. ClientError, MovingFailed."""
+    """Read the state of both clusters, and change nothing. Raises ClientError or MovingFailed."""
     clusters = Clusters(old, new)
     found = Checked(groups={group: GroupCheck() for group in groups})
     for topic in (*topics, *topics_of_groups(groups, topics, frozenset(await old.topics.names()))):
@@ -91,8 +95,11 @@ async def check(
 
 
 async def _behind(clusters: Clusters, copy: QueueCopy, begin: int, end: int) -> int:
-    """Number of messages in [begin, end) of an old queue that are still to be copied. If the first one came
-    from the new cluster, as in a mirror back, copies are not counted."""
+    """Return the number of messages in [begin, end) of an old queue that are still to be copied.
+
+    If the first of these messages was copied from the new cluster (a mirror in the other direction ran
+    before), all such messages are left out of the count.
+    """
     count, first = 0, True
     async for _, message in clusters.read(clusters.old, copy.source, begin, end):
         if first and not await clusters.came_from_new(copy, message):
@@ -105,5 +112,5 @@ async def _behind(clusters: Clusters, copy: QueueCopy, begin: int, end: int) -> 
 async def _consumers(admin: AsyncAdminClient, group: str) -> int:
     try:
         return len((await admin.groups.connections(group)).connectionSet)
-    except BrokerRefused:  # so a broker says that there are none
+    except BrokerRefused:  # this is how a broker reports that there are none
         return 0

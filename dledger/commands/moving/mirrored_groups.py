@@ -2,13 +2,14 @@
 
 Three rules keep a group from losing messages:
 
-1. The group's offset in the new cluster never passes a message that is not a copy, unless the group has
-   consumed that message as a copy in the old cluster (as happens in a mirror back). A message that is not a
-   copy was sent to the new cluster directly, and the group has not consumed it. The group stays before it,
-   and copies after it come again.
-2. A group that was set back in the new cluster stays there. The highest offset that the mirror has set or
-   seen is stored as the offset of another group in the new cluster, whose name has the prefix
-   `dledger-mirror-`. So it survives the mirror.
+1. The group's offset in the new cluster never passes a message that is not a copy, unless a mirror in the
+   other direction had copied that message to the old cluster, and the group has consumed this copy.
+   Otherwise the message was sent directly to the new cluster, and the group has not consumed it. So the
+   group's offset stays before the message, and the group receives copies that follow it a second time.
+2. If somebody set a group back to an earlier offset in the new cluster, the mirror does not move it
+   forward again. The highest offset that the mirror has set or seen is stored as the offset of another
+   group in the new cluster, whose name has the prefix `dledger-mirror-`. So this offset is still known
+   after a restart of the mirror.
 3. A queue in which a group has no offset in the old cluster gets none in the new one.
 """
 
@@ -27,30 +28,34 @@ from dledger.commands.moving.source_config import TRANSACTION_GROUP
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 
 MEMORY_PREFIX = "dledger-mirror-"
-"""Prefix of the group whose offsets record how far the mirror has seen another group."""
+"""Prefix of the name of an auxiliary group. Its offsets are the highest ones that the mirror has set or
+seen for another group."""
 _DELAYS = "scheduleMessageOffset_"
-"""Prefix in the runtime information of brokers: a delay level, its position, and its end."""
+"""Prefix of a field in the runtime information of brokers. The rest of the name is a delay level; the
+value is the position reached in that level, and the level's end."""
 _TIMED = ("timerCongestNum", "timerOffsetBehind", "timerMessagesWaiting")
-"""Fields in the runtime information of brokers: waiting timer messages, those not yet sorted (RocketMQ 5),
-and those that wait at one of our brokers."""
+"""Fields in the runtime information of brokers that count waiting timer messages: those in the timing
+wheel and those not yet sorted into it (RocketMQ 5), and those that wait at this project's brokers."""
 _OPEN = "openTransactions"
-"""Field in the runtime information of our brokers: half messages whose transaction is open."""
+"""Field in the runtime information of this project's brokers: the number of half messages whose
+transaction is open."""
 DELAYED, TIMED, HALF = "delayed messages", "timer messages", "half messages"
-"""Kinds of waiting messages. Retries that wait for their delay are among the delayed messages."""
+"""Names of the kinds of messages that may wait in a cluster. Retries that wait for their delay are counted
+as delayed messages."""
 
 
 @dataclass
 class MovedGroup:
-    """The state of one group."""
+    """The state of one consumer group that the mirror moves."""
 
     moves: int = 0
-    """How often an offset was set."""
+    """How often the mirror set an offset of the group."""
     left: int = 0
-    """Messages that it has not consumed in the old cluster."""
+    """Number of messages that the group has not consumed in the old cluster."""
     held: set[MessageQueue] = field(default_factory=set)
-    """Queues in which it waits before a message that is not a copy."""
+    """Queues in which the group's offset stays before a message that is not a copy."""
     set_back: set[MessageQueue] = field(default_factory=set)
-    """Queues in which it was set back in the new cluster."""
+    """Queues in which somebody set the group back in the new cluster."""
 
     def __str__(self) -> str:
         parts = [f"{self.left} left in the old cluster"]
@@ -62,7 +67,7 @@ class MovedGroup:
 
 
 class MirroredGroups:
-    """Moves groups in the new cluster to the position that they have in the old one."""
+    """Sets the offsets of groups in the new cluster to the positions that the groups have in the old one."""
 
     def __init__(self, clusters: Clusters, groups: Sequence[str], tell: Callable[[str], None]) -> None:
         self._clusters = clusters
@@ -73,7 +78,7 @@ class MirroredGroups:
         self.moved: dict[str, MovedGroup] = {group: MovedGroup() for group in groups}
 
     async def move(self, queues: Sequence[QueueCopy]) -> None:
-        """Check and move all groups once."""
+        """Check all groups once, and set their offsets where that is safe."""
         for group, moved in self.moved.items():
             if group not in self._prepared:
                 await self._prepare(group)
@@ -83,8 +88,8 @@ class MirroredGroups:
                 await self._move(group, moved, copy)
 
     async def _prepare(self, group: str) -> None:
-        """Create the group in the new cluster as it is in the old one. If it exists, report the
-        differences."""
+        """Create the group in the new cluster with the settings that it has in the old one. If it exists
+        there, report the differences."""
         wanted: SubscriptionGroupConfig | None = None
         for address in (await self._old.brokers.masters()).values():
             wanted = wanted or await self._old.groups.config(address, group)
@@ -140,19 +145,19 @@ class MirroredGroups:
             return
         try:
             await self._new.offsets.commit(address, group, target, reached)
-        except BrokerRefused as error:  # as a broker of ours does before the consumers have heard of a reset
+        except BrokerRefused as error:  # our brokers refuse until consumers know of a reset
             self._tell(f"group {group}, {target}: {error}")
             return
         known = await self._new.offsets.committed(address, group, target)
         if known is None or known < reached:
-            moved.set_back.add(target)  # a broker of Apache's says yes, and keeps to a reset
+            moved.set_back.add(target)  # Apache's brokers answer yes, and keep the reset
             self._tell(f"group {group} stays at {known} of {target}: it was reset there by someone else")
             return
         moved.moves += 1
         await self._remember(group, address, target, known)
 
     async def _highest_of(self, group: str, address: str, target: MessageQueue) -> int:
-        """The highest stored offset of the group; -1 for none."""
+        """Return the highest offset that the mirror has set or seen for the group; -1 if none is stored."""
         known = self._highest.get((group, target))
         if known is None:
             memory = _memory_of(group)
@@ -171,8 +176,12 @@ class MirroredGroups:
     # -- what is left in the old cluster --------------------------------------------------------------
 
     async def waiting(self) -> dict[str, int]:
-        """Messages that still wait in the old cluster, and are copied only after their delivery: delayed
-        messages, timer messages, half messages. Only what its brokers report is counted."""
+        """Return the number of messages of each kind that still wait in the old cluster: delayed messages,
+        timer messages, half messages.
+
+        The mirror copies such a message only after its delivery. Only messages that the brokers' runtime
+        information reports are counted.
+        """
         found: dict[str, int] = {}
         for address in (await self._old.brokers.masters()).values():
             rows = await self._old.brokers.runtime(address)
@@ -193,15 +202,15 @@ _CARRIED = (
     "retryQueueNums",
     "retryMaxTimes",
 )
-"""Settings of a group that are compared; differences are reported."""
+"""Settings of a group that are compared between the clusters; differences are reported."""
 
 
 async def committed_in_old(clusters: Clusters, group: str, queue: MessageQueue) -> int | None:
-    """The offset of a group in the old cluster; None when it has none."""
+    """Return the offset of a group in the old cluster; None if it has none."""
     old = clusters.old
     address = await clusters.address(old, queue)
     offset = await old.offsets.committed(address, group, queue)
-    if offset == 0:  # so brokers before RocketMQ 5 answer for a queue of which the group has no offset
+    if offset == 0:  # brokers before RocketMQ 5 answer 0 if the group has no offset
         with suppress(BrokerRefused):
             rows = (await old.offsets.stats_at(address, group)).offsets
             return 0 if any(row.topic == queue.topic for row in rows) else None
@@ -210,7 +219,8 @@ async def committed_in_old(clusters: Clusters, group: str, queue: MessageQueue) 
 
 
 def _memory_of(group: str) -> str:
-    """The group that stores offsets for this one; empty when its name would be too long."""
+    """Return the name of the auxiliary group that stores offsets for this group; empty if the name would
+    be too long."""
     try:
         check_group(MEMORY_PREFIX + group)
     except InvalidMessage:
@@ -219,7 +229,8 @@ def _memory_of(group: str) -> str:
 
 
 async def _behind(admin: AsyncAdminClient, address: str, group: str, queue: MessageQueue) -> int:
-    """Number of messages after the group's offset in a queue; without an offset all stored messages."""
+    """Return the number of messages after the group's offset in a queue; if the group has no offset, all
+    stored messages count."""
     offset = await admin.offsets.committed(address, group, queue)
     lowest = await admin.offsets.lowest(address, queue)
     return max(await admin.offsets.highest(address, queue) - max(offset or 0, lowest), 0)
@@ -231,9 +242,10 @@ def _delayed(rows: dict[str, str]) -> int:
 
 
 async def _half(admin: AsyncAdminClient, address: str) -> int:
-    """Half messages that an Apache broker has not finished: an upper bound of the open transactions."""
+    """Return the number of half messages that an Apache broker has not finished. It is an upper bound of
+    the number of open transactions."""
     queue = MessageQueue(HALF_TOPIC, "", 0)
     try:
         return await _behind(admin, address, TRANSACTION_GROUP, queue)
     except BrokerRefused:
-        return 0  # never one was sent
+        return 0  # no half message was ever sent

@@ -1,4 +1,5 @@
-"""Queues of a mirror: which message of the new cluster is the copy of which message of the old one."""
+"""Queues of a mirror: finds out which message of the new cluster is the copy of which message of the old
+one."""
 
 from __future__ import annotations
 
@@ -13,28 +14,33 @@ from dledger.formats.pop_handles import retry_topic_v1, retry_topic_v2
 from dledger.remoting.bodies import MessageQueue
 
 ORIGIN = "MIRRORED_FROM"
-"""Property of a copy that names its original as `broker:queue:offset`."""
+"""Property of a copy. It names the original as `broker:queue:offset`."""
 EARLIER = "MIRRORED_BEFORE"
-"""Property of a copy of a copy: the originals of its original, the latest first, separated by commas."""
+"""Property of a copy whose original was itself a copy. It names the earlier originals, the latest first,
+separated by commas."""
 RETRY_ORIGIN = "MIRRORED_RETRY"
-"""Property of a copy in a retry topic: its original and how often that was delivered before, as
-`broker:queue:offset:times`. Such a message also has the `MIRRORED_FROM` that its original had in its own
-topic. When it is sent back again, it keeps the property, but its number of deliveries differs: then it is not
-a copy."""
+"""Property of a copy in a retry topic: its original, and how often the original was delivered before, as
+`broker:queue:offset:times`.
+
+Such a copy also has the property `MIRRORED_FROM` if its original had it. If a consumer sends the copy back
+again, the new retry keeps the property, but its number of deliveries differs from `times`. So it does not
+count as a copy.
+"""
 DEAD_ORIGIN = "MIRRORED_DEAD"
-"""Property of a copy in a topic of dead letters that names its original as `broker:queue:offset`."""
+"""Property of a copy in a topic of dead letters. It names the original as `broker:queue:offset`."""
 MAX_EARLIER = 16
-"""Most originals that are kept in `MIRRORED_BEFORE`."""
+"""Largest number of originals in `MIRRORED_BEFORE`."""
 LOOK_FOR_RETURNED = 128
-"""Messages before a group's offset that are searched for one that came from the new cluster."""
+"""How many messages before a group's offset in the old queue are searched for one that came from the new
+cluster."""
 READ_MESSAGES = 32
-"""Messages that are read at once when searching backwards."""
+"""Number of messages that are read at once in a search backwards."""
 
 
 @dataclass
 class QueueCopy:
-    """One old queue and its new one. `next`: offset of the next message to copy; `end`: end of the old
-    queue."""
+    """A queue of the old cluster and the queue of the new cluster to which it is copied. `next` is the
+    offset of the next message to copy, and `end` is the end of the old queue."""
 
     source: MessageQueue
     target: MessageQueue
@@ -42,19 +48,21 @@ class QueueCopy:
     end: int = 0
     copied: int = 0
     lost: int = 0
-    """Messages that the old cluster's retention deleted before they were copied."""
+    """Number of messages that the old cluster's retention deleted before they were copied."""
     skipped: int = 0
-    """Messages that are copies of messages of the new cluster, and were therefore skipped."""
+    """Number of messages that were skipped because they are copies of messages of the new cluster."""
     copies: tuple[int, int] = (0, 0)
-    """Offsets [begin, end) of the new queue in which all messages are known to be copies from this one."""
+    """Offsets [begin, end) of the new queue in which all messages are known to be copies of messages of
+    the old queue."""
     last_copy: int = -1
-    """Offset of the last copy in the new queue, as far as it is known."""
+    """Highest offset in the new queue at which a copy is known to be."""
     returns: bool | None = None
-    """Whether messages of the old queue came from the new one; None until that was checked."""
+    """Whether some messages of the old queue are copies of messages of the new queue; None until that was
+    checked."""
 
     @property
     def behind(self) -> int:
-        """Number of messages that are not copied yet."""
+        """Number of messages of the old queue that are not copied yet."""
         return max(self.end - self.next, 0)
 
     def add_copies(self, begin: int, end: int) -> None:
@@ -69,7 +77,7 @@ class QueueCopy:
 
 
 class Clusters:
-    """The two clusters, and the brokers to ask for their queues."""
+    """The two clusters of a mirror, with the addresses of the brokers that have their queues."""
 
     def __init__(self, old: AsyncAdminClient, new: AsyncAdminClient) -> None:
         self.old = old
@@ -77,29 +85,32 @@ class Clusters:
         self._at: dict[tuple[bool, str, str], str] = {}
 
     async def address(self, admin: AsyncAdminClient, queue: MessageQueue) -> str:
-        """The address of the broker that has this queue in one of the clusters."""
+        """Return the address of the broker that has this queue in the cluster of `admin`."""
         key = (admin is self.new, queue.topic, queue.brokerName)
         if key not in self._at:
             self._at[key] = await admin.offsets.address_of(queue.topic, queue.brokerName)
         return self._at[key]
 
     def forget_addresses(self) -> None:
-        """Look the brokers up again, because leaders may have changed."""
+        """Forget the addresses, so that the brokers are looked up again; leaders may have changed."""
         self._at.clear()
 
     async def read(
         self, admin: AsyncAdminClient, queue: MessageQueue, begin: int, end: int
     ) -> AsyncIterator[tuple[int, ReceivedMessage]]:
-        """Messages of a queue with their offsets."""
+        """Yield the messages of a queue with offsets in [begin, end), each with its offset."""
         address = await self.address(admin, queue)
         async for pulled in admin.messages.pulls(address, queue, begin, end):
             for stored in pulled.messages:
                 yield stored.message.queue_offset, stored.message
 
     async def resume(self, copy: QueueCopy, look_back: int) -> int:
-        """Offset of the first message without a copy. MovingFailed when the last `look_back` messages of the
-        new queue do not show it. In a topic of a group all messages are searched, because any number of the
-        new cluster's own retries may follow the copies."""
+        """Return the offset of the first message of the old queue that has no copy. Raises MovingFailed if
+        none of the last `look_back` messages of the new queue is a copy.
+
+        In a group's topic all messages of the new queue are searched, because any number of the new
+        cluster's own retries may follow the copies.
+        """
         address = await self.address(self.new, copy.target)
         lowest = await self.new.offsets.lowest(address, copy.target)
         highest = await self.new.offsets.highest(address, copy.target)
@@ -124,18 +135,19 @@ class Clusters:
         return await self.old.offsets.lowest(await self.address(self.old, copy.source), copy.source)
 
     async def came_from_new(self, copy: QueueCopy, message: ReceivedMessage) -> bool:
-        """Whether a message of the old cluster is a copy of one of the new cluster, also through other
-        clusters."""
+        """Return whether a message of the old cluster is a copy of a message of the new cluster, made
+        directly or by way of other clusters."""
         return await self._origin_in_new(copy, message) is not None
 
     async def _origin_in_new(
         self, copy: QueueCopy, message: ReceivedMessage
     ) -> tuple[MessageQueue, int] | None:
-        """The place in the new cluster from which a message of the old one was copied; None when it was not.
+        """Return the queue and offset in the new cluster from which a message of the old cluster was
+        copied; None if it was not copied from there.
 
-        Both clusters may have brokers of the same name, so the message itself is looked up: it must have the
-        same place and the same unique id. When retention has deleted the message at that place, the name
-        decides.
+        Both clusters may have brokers of the same name, so the original is looked up: it must have the
+        recorded offset and the same unique id. If retention has deleted the message at that offset, it is
+        enough that the queue exists.
         """
         topic = copy.target.topic
         for hop in hops_of(message):
@@ -161,10 +173,12 @@ class Clusters:
         )
 
     async def place(self, copy: QueueCopy, offset: int) -> tuple[int, int]:
-        """Where a group at this offset of the old queue stands in the new queue: the group's offset there,
-        and the offset up to which it has consumed the new queue's own messages.
+        """Return two offsets in the new queue, for a group that is at `offset` in the old queue: the
+        offset to which the group is moved, and an offset below which the group has consumed all of the new
+        queue's own messages.
 
-        It has consumed those as copies in the old cluster. The second offset is 0 except in a mirror back.
+        Own messages of the new queue are those that are not copies. The group has consumed copies of them
+        in the old cluster. Unless a mirror in the other direction ran, the second offset is 0.
         """
         address = await self.address(self.new, copy.target)
         low = await self.new.offsets.lowest(address, copy.target)
@@ -173,7 +187,7 @@ class Clusters:
             middle = (low + high) // 2
             at, origin = await self._copy_at(copy, middle, high)
             if origin < 0 or origin >= offset:
-                high = middle  # behind the middle there are none, or it is late enough
+                high = middle  # no copy follows, or its original is late enough
             else:
                 low = at + 1
         returned = await self._returned(copy, offset)
@@ -183,9 +197,14 @@ class Clusters:
         return low, min(returned, low)
 
     async def _returned(self, copy: QueueCopy, offset: int) -> int:
-        """The offset in the new queue after the last of its messages whose copy lies shortly before `offset`
-        in the old queue; 0 when there is none. Earlier messages need not be searched: those in between belong
-        to the old cluster, and their copies come after those messages in the new queue."""
+        """Find the last message before `offset` in the old queue that is a copy of a message of the new
+        queue. Return the offset in the new queue that follows the original of this copy; 0 if there is
+        none.
+
+        Only the last LOOK_FOR_RETURNED messages before `offset` are searched. If none of these is a copy
+        from the new queue, they were first sent to the old cluster. Their copies in the new queue come
+        after the originals of all earlier copies, so earlier messages need not be searched.
+        """
         if copy.returns is False and not copy.skipped:
             return 0
         address = await self.address(self.old, copy.source)
@@ -199,8 +218,8 @@ class Clusters:
         return found
 
     async def _copy_at(self, copy: QueueCopy, begin: int, end: int) -> tuple[int, int]:
-        """The first copy in a range: its place and the offset of its original; (-1, -1) when there is
-        none."""
+        """Find the first copy in [begin, end) of the new queue. Return its offset and the offset of its
+        original; (-1, -1) if there is none."""
         async for at, message in self.read(self.new, copy.target, begin, end):
             origin = origin_of(message, copy.source)
             if origin >= 0:
@@ -208,8 +227,8 @@ class Clusters:
         return -1, -1
 
     async def copies_end(self, copy: QueueCopy, begin: int, end: int) -> int:
-        """The first offset in [begin, end) of the new queue whose message is not a copy; `end` when all are
-        copies."""
+        """Return the first offset in [begin, end) of the new queue whose message is not a copy; `end` if
+        all are copies."""
         known_begin, known_end = copy.copies
         at = known_end if known_begin <= begin < known_end else begin
         if at < end:
@@ -222,8 +241,8 @@ class Clusters:
 
 
 def topics_of_groups(groups: Iterable[str], topics: Sequence[str], known: Container[str]) -> list[str]:
-    """Topics of `known` that hold retries and dead letters of these groups, including retries of messages
-    that they pop from `topics`."""
+    """Return those topics of `known` that hold retries or dead letters of these groups. Retries of
+    messages that the groups receive by pop from `topics` are included."""
     wanted = dict.fromkeys(
         name
         for group in groups
@@ -237,7 +256,8 @@ def topics_of_groups(groups: Iterable[str], topics: Sequence[str], known: Contai
 
 
 async def queues_of(admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
-    """The queues of a topic that consumers read, sorted. TopicNotFound."""
+    """Return the queues of a topic from which consumers read, sorted. Raises TopicNotFound if there is no
+    such topic."""
     route = await admin.topics.route(topic)
     return sorted(
         MessageQueue(topic, data.brokerName, number)
@@ -247,7 +267,7 @@ async def queues_of(admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
 
 
 def hops_of(message: ReceivedMessage) -> list[str]:
-    """The originals of a message, the latest first: `broker:queue:offset`."""
+    """Return the originals of a message as `broker:queue:offset`, the latest first."""
     topic, properties = message.queue.topic, message.properties
     if topic.startswith(RETRY_PREFIX):
         hop, _, times = properties.get(RETRY_ORIGIN, "").rpartition(":")
@@ -265,7 +285,8 @@ def _is_hop(text: str) -> bool:
 
 
 def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
-    """Offset of a message's original in this old queue; -1 when it is not a copy from there."""
+    """Return the offset of a message's original in the queue `source`; -1 if the message is not a copy
+    from this queue."""
     for hop in hops_of(message)[:1]:
         queue, _, offset = hop.rpartition(":")
         if queue == f"{source.brokerName}:{source.queueId}":
@@ -274,12 +295,13 @@ def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
 
 
 def origin_property(topic: str, hop: str, times: int) -> dict[str, str]:
-    """The property for a copy in this topic. `times`: how often the original was delivered."""
+    """Return the property that marks a copy in this topic. `times` is how often the original was
+    delivered."""
     if topic.startswith(RETRY_PREFIX):
         return {RETRY_ORIGIN: f"{hop}:{times}"}
     return {DEAD_ORIGIN if topic.startswith(DLQ_PREFIX) else ORIGIN: hop}
 
 
 def is_of_group(topic: str) -> bool:
-    """Whether the topic holds retries or dead letters of a group."""
+    """Return whether the topic holds retries or dead letters of a group."""
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

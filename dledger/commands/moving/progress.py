@@ -1,4 +1,4 @@
-"""Progress of a long run, on standard error, so that standard output holds only the result."""
+"""Reports the progress of a long run on standard error, so that standard output holds only the result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import sys
 import time
 
 EVERY_S = 0.5
-"""Pause between two lines on a terminal, in seconds; elsewhere it is ten seconds."""
+"""Pause between two updates of the progress line on a terminal, in seconds. Elsewhere the pause is ten
+seconds."""
 ELSEWHERE_S = 10.0
 LOOK_EVERY = 1024
-"""Calls between two looks at the clock."""
+"""Number of calls of `Progress.at` from one reading of the clock to the next."""
 
 
 class Progress:
-    """Reports one step after another; with `quiet` it prints nothing."""
+    """Reports the steps of a run, one after another. With `quiet` it prints nothing."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         self._name = name
@@ -26,7 +27,7 @@ class Progress:
         self._said = self._began = 0.0
 
     def begins(self, step: str, total: int, begin: int = 0) -> None:
-        """Begin a step over `total` bytes, the first of which is at `begin`."""
+        """Begin a step that goes over `total` bytes; `begin` is the position of the first one."""
         self._step, self._total, self._begin, self._calls = step, max(total, 1), begin, 0
         self._said = self._began = time.monotonic()
         self._say(f"{step}: {total / 1e6:.0f} MB")

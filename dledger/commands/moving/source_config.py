@@ -18,15 +18,15 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
 
 Queue = tuple[str, int]
-"""Topic and queue id."""
+"""A queue: topic and queue id."""
 CONFIG_DIR = "config"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 OWN_TOPICS = frozenset({OP_HALF_TOPIC})
-"""Bookkeeping topics of Apache's brokers whose content ours keep in tables: the content is imported, the
-messages are not."""
+"""Topics that only hold bookkeeping of Apache's brokers. An import turns the state in them into tables,
+and does not import their messages."""
 OWN_GROUPS = frozenset(
     {
         "TOOLS_CONSUMER",
@@ -45,31 +45,32 @@ _BATCH_QUEUES = "batchconsumequeue"
 
 
 def is_bookkeeping(topic: str) -> bool:
-    """Whether messages of this topic are a broker's own bookkeeping."""
+    """Return whether messages of this topic are a broker's own bookkeeping."""
     return topic in OWN_TOPICS or topic.startswith(REVIVE_PREFIX)
 
 
 @dataclass
 class SourceConfig:
-    """Tables of an Apache broker, as its files have them."""
+    """The tables of an Apache broker, as read from its files."""
 
     topics: dict[str, Mapping[str, Any]] | None = None
-    """TopicConfig by name; None when there is no topics.json."""
+    """Maps a topic's name to its TopicConfig; None if there is no topics.json."""
     groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     offsets: dict[str, dict[Queue, int]] = field(default_factory=dict)
-    """Group -> queue -> next offset to consume."""
+    """Maps a group and a queue to the next offset that the group consumes."""
     delays: dict[int, int] | None = None
-    """Level -> queue offset of the first message that waits; None when there is no delayOffset.json."""
+    """Maps a delay level to the queue offset of the first message that waits in it; None if there is no
+    delayOffset.json."""
     timer_read_ms: int | None = None
-    """Timer messages that are due before this time are delivered; None when it is not recorded."""
+    """Time in ms up to which the broker has delivered timer messages; None if the broker recorded none."""
     queue_ends: dict[Queue, tuple[int, int]] = field(default_factory=dict)
-    """For each queue, according to its ConsumeQueue: the next offset, and the physical offset of the last
-    message (-1 when there is none)."""
+    """Maps a queue to two numbers from its ConsumeQueue: the next offset, and the physical offset of the
+    last message (-1 if there is none)."""
     notes: list[str] = field(default_factory=list)
 
 
 def read_config(files: Files, root: str) -> SourceConfig:
-    """Read all tables. SourceUnusable for a file that exists and cannot be read."""
+    """Read all tables. Raises SourceUnusable if a file exists and cannot be read."""
     config = SourceConfig()
     topics = _table(files, root, "topics.json", "topicConfigTable", config)
     if topics is None and any(

@@ -1,11 +1,12 @@
-"""Records of a log that Apache RocketMQ wrote: a CommitLog, a DLedger log, or a DLedger log after a
-CommitLog. Blocking.
+"""Reads the records of a log that Apache RocketMQ wrote: a CommitLog, a DLedger log, or a DLedger log
+after a CommitLog. Blocking.
 
-An upgraded broker has both (dividedCommitlogOffset): CommitLog files up to the begin of its DLedger log.
-Physical offsets continue from one into the other.
+An upgraded broker has both: CommitLog files, and a DLedger log that begins where these end
+(dividedCommitlogOffset). Physical offsets continue from the CommitLog into the DLedger log.
 
 Every field is checked: magic, size, place, the CRC of the message, and for DLedger entries index, term and
-pos. The log may end within its last file; a record in another file that does not pass the checks is damage.
+pos. The log may end within its last file. In any other file, a record that does not pass the checks is
+damage.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ from dledger.formats.store_files import parse_segment_name, segment_name
 from dledger.runtime import Files
 
 MAX_RECORD_SIZE = MAX_ENTRY_SIZE - HEADER_SIZE
-"""Largest record in bytes that fits into one of our entries."""
+"""Limit, in bytes, of a record that is imported: a larger record does not fit into one of this project's
+entries."""
 _HEAD = struct.Struct(">ii")
 _RECORD = struct.Struct(">iiIiiqqiq8sqq")
-"""Fields of a record up to the store host, with IPv4 hosts."""
+"""Fields of a record up to the store host, if hosts are IPv4 addresses."""
 _INT = struct.Struct(">i")
 
 
 class SourceUnusable(Exception):
-    """A source that cannot be imported as it is; the text says why and what to do."""
+    """Raised if a source cannot be imported as it is; the text says why and what to do."""
 
 
 class Piece(NamedTuple):
-    """A file of the log. `start`: physical offset of its first byte; `entries`: whether it holds DLedger
-    entries instead of plain records."""
+    """One file of the source's log. `start` is the physical offset of its first byte; `entries` says
+    whether it holds DLedger entries instead of plain records."""
 
     path: str
     start: int
@@ -66,7 +68,8 @@ class Piece(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as it is in its file. `position`: its physical offset; `raw`: all of its bytes."""
+    """A record with its bytes as they are in its file. `position` is its physical offset; `raw` holds all
+    of its bytes."""
 
     position: int
     raw: bytes
@@ -80,36 +83,37 @@ class Message(NamedTuple):
 
 @dataclass
 class SourceLog:
-    """The files of a log, in order."""
+    """The files of the source's log, in order."""
 
     root: str
     pieces: tuple[Piece, ...]
     replica: Replica | None = None
-    """The DLedger part of the log."""
+    """The DLedger part of the log; None if there is only a CommitLog."""
     unwritten: int = 0
-    """Zero bytes at the end of the last file, which was allocated in its full size."""
+    """Number of zero bytes at the end of the last file. Files are allocated in full size before they are
+    written."""
 
     @property
     def begin(self) -> int:
-        """Physical offset of the first byte."""
+        """Physical offset of the first byte of the log."""
         return self.pieces[0].start if self.pieces else 0
 
     @property
     def size(self) -> int:
-        """Bytes of the files, without the zeros at the end of the last one."""
+        """Size of all files in bytes, without the zeros at the end of the last one."""
         return sum(piece.size for piece in self.pieces) - self.unwritten
 
     @property
     def divided(self) -> int:
-        """Where the DLedger log begins after a CommitLog (dividedCommitlogOffset); -1 when there are not
-        both."""
+        """Physical offset at which the DLedger log begins after a CommitLog (dividedCommitlogOffset); -1
+        if the source does not have both."""
         kinds = [piece.entries for piece in self.pieces]
         return self.pieces[kinds.index(True)].start if True in kinds and False in kinds else -1
 
 
 def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> SourceLog:
-    """The log under a `storePathRootDir` of Apache's. `commit_logs`: directories of its CommitLog or
-    segments, when they are not below it. SourceUnusable."""
+    """Return the log in a `storePathRootDir` of an Apache broker. `commit_logs` are the directories of its
+    CommitLog or segments, if these are elsewhere. Raises SourceUnusable."""
     root = root.rstrip("/") or "/"
     if not files.is_dir(root):
         raise SourceUnusable(f"{root}: no such directory")
@@ -154,7 +158,7 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
     pieces = [*plain, *segments]
     unwritten = zeros_at_end(files, pieces[-1]) if pieces else 0
     while len(pieces) > 1 and unwritten == pieces[-1].size:
-        pieces.pop()  # prepared for what would come next: the log ends before it
+        pieces.pop()  # allocated for later records: the log ends before it
         unwritten = zeros_at_end(files, pieces[-1])
     log = SourceLog(root, tuple(pieces), replica, unwritten)
     if not log.pieces:
@@ -173,7 +177,8 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
 
 
 def zeros_at_end(files: Files, piece: Piece) -> int:
-    """Bytes of a file after the last one that is not zero, in whole chunks."""
+    """Return how many bytes at the end of a file are zero. The file is read in chunks, and only chunks
+    that are zero throughout are counted."""
     zeros = bytes(_CHUNK)
     end = piece.size
     file = files.open_read(piece.path)
@@ -189,10 +194,11 @@ def zeros_at_end(files: Files, piece: Piece) -> int:
 
 
 class LogReader:
-    """Walks the records of a source, from a physical offset on.
+    """Reads the records of a source one after another, from a physical offset on.
 
-    `ended_by` says afterwards what followed the last record, empty for zeros. `entry` is the last (index,
-    term) of a DLedger log, (-1, -1) before one. `others` counts its entries without a message.
+    When the reading has ended, `ended_by` says what followed the last record; it is empty if only zeros
+    followed. `entry` is (index, term) of the last DLedger entry; (-1, -1) before the first. `others` is
+    the number of DLedger entries without a message.
     """
 
     def __init__(self, files: Files, log: SourceLog) -> None:
@@ -204,7 +210,8 @@ class LogReader:
         self.others: int = 0
 
     def messages(self, begin: int = 0) -> Iterator[Message]:
-        """Records at or after physical offset `begin`, at which a record must begin or end."""
+        """Yield the records at or after the physical offset `begin`. A record must begin or end at this
+        offset."""
         pieces = [piece for piece in self._log.pieces if piece.start + piece.size > begin]
         for number, piece in enumerate(pieces):
             file = self._files.open_read(piece.path)
@@ -298,7 +305,7 @@ def _damaged(piece: Piece, at: int, problem: str) -> SourceUnusable:
 
 _CHUNK = 1 << 16
 _SMALL = 1 << 22
-"""Files up to this size in bytes are read at once."""
+"""A file of less than this size, in bytes, is read at once; a larger one is mapped into memory."""
 
 
 def _message(data: bytes | memoryview, at: int, length: int, magic: int, position: int, end: int) -> Message:
@@ -351,8 +358,8 @@ def _message(data: bytes | memoryview, at: int, length: int, magic: int, positio
 
 
 def more_advanced(files: Files, log: SourceLog, end: tuple[int, int], others: Sequence[str]) -> None:
-    """SourceUnusable when the DLedger log of another replica ends with a higher (term, index): it may hold
-    messages that were acknowledged, and that this one lacks."""
+    """Raise SourceUnusable if the DLedger log of another replica ends with a higher (term, index) than
+    this log. That replica may hold acknowledged messages that this log lacks."""
     for root in others:
         other = open_source(files, root)
         if other.replica is None:

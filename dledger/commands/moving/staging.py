@@ -1,5 +1,5 @@
-"""Stores in progress: where they are written, what is recorded so that an interrupted run can resume, and how
-they get their names. Blocking."""
+"""Stores that an import or export is still writing: where they are written, what is recorded so that an
+interrupted run can resume, and how they get their final names. Blocking."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ PLAN_FILE, PROGRESS_FILE, LOCK_FILE = "moving-plan", "moving-progress", "moving-
 
 
 class MovingFailed(Exception):
-    """The import or export failed, or is not finished; the text says why and what to do."""
+    """Raised if the import or export failed, or is not finished; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A store to be made. `root` is its storePathRootDir."""
+    """A store that is to be made. `root` is its storePathRootDir."""
 
     node: str
     root: str
 
     @property
     def staging(self) -> str:
-        """The directory in which it is written."""
+        """The directory in which the store is written."""
         return f"{self.root}/{IMPORTING_DIR}"
 
     @property
     def final(self) -> str:
-        """Its final directory."""
+        """The directory that the store has when it is finished."""
         return f"{self.root}/dledger-{self.node}"
 
 
 class Staging:
-    """The stores of one run. Plan, progress and lock are in the first one, which gets its name last."""
+    """The stores of one run. The plan, the progress and the lock of the run are in the first store. The
+    first store gets its final name last."""
 
     def __init__(self, files: Files, targets: Sequence[Target], asked: Mapping[str, object]) -> None:
-        """`asked` identifies the request: another run with the same one continues this run."""
+        """`asked` identifies the request. A later run with the same request continues this one."""
         self._files = files
         self._targets = tuple(targets)
         self._first = targets[0]
@@ -52,16 +53,17 @@ class Staging:
 
     @property
     def directories(self) -> str:
-        """For a message: the directories to remove in order to start again."""
+        """The directories that a user must remove to start again, as text for a message."""
         return " ".join(target.staging for target in self._targets)
 
     def finished(self) -> dict[str, Any] | None:
-        """The plan of a run that only has to be cleaned up; None when there is none."""
+        """Return the plan of a run whose stores are finished and which only has to be cleaned up; None if
+        there is none."""
         return self._read(f"{self._first.final}/{PLAN_FILE}")
 
     def under_way(self) -> dict[str, Any] | None:
-        """The plan of an interrupted run; None when there is none. Takes the lock. MovingFailed when it is
-        another request."""
+        """Return the plan of an interrupted run; None if there is none. If there is one, the lock is
+        taken. Raises MovingFailed if the run was for another request."""
         plan = self._read(f"{self._first.staging}/{PLAN_FILE}")
         if plan is not None:
             self._take_lock()
@@ -83,7 +85,7 @@ class Staging:
         return plan
 
     def check_empty(self) -> None:
-        """MovingFailed for a directory that is not empty."""
+        """Raise MovingFailed if a directory is not empty."""
         for target in self._targets:
             there = [name for name in self._files.listdir(target.root) if name != IMPORTING_DIR]
             if there:
@@ -93,7 +95,8 @@ class Staging:
                 )
 
     def check_room(self, wanted: int) -> None:
-        """MovingFailed when a file system has less room than `wanted` bytes for each store on it."""
+        """Raise MovingFailed if a file system has too little space: `wanted` bytes are needed for each
+        store on it."""
         shares: dict[int, list[str]] = {}
         for target in self._targets:
             self._files.mkdir(target.root)
@@ -126,16 +129,16 @@ class Staging:
             raise MovingFailed(f"{self._first.root}: another process writes there") from error
 
     def progress(self) -> dict[str, Any] | None:
-        """The last recorded progress; None before the first one."""
+        """Return the progress that was recorded last; None if none was recorded yet."""
         data = read_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}")
         return None if data is None else decode_json(data)
 
     def note_progress(self, value: dict[str, object]) -> None:
-        """Record how far everything is durable."""
+        """Record that everything up to this progress is durable."""
         replace_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}", encode_json(value))
 
     def to_write(self) -> list[Target]:
-        """The stores that do not have their final names yet."""
+        """Return the stores that do not have their final names yet."""
         return [target for target in self._targets if not self._files.exists(target.final)]
 
     def publish(self) -> None:
@@ -146,7 +149,7 @@ class Staging:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove the records of the run, the plan last."""
+        """Remove the files that record the run; the plan is removed last."""
         final = self._first.final
         for name in (PROGRESS_FILE, LOCK_FILE, PLAN_FILE):
             if self._files.exists(f"{final}/{name}"):

@@ -1,4 +1,4 @@
-"""Writes several equal stores together, so that an interrupted run can resume where it was. Blocking."""
+"""Writes several equal stores together, in such a way that an interrupted run can resume. Blocking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dledger.formats.store_files import DATA_DIR, INDEX_DIR, segment_name
 from dledger.runtime import File, Files
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
-"""Bytes of an index file, in our stores and Apache's."""
+"""Size of an index file in bytes; it is the same in this project's stores and in Apache's."""
 BUFFER_BYTES = 4 << 20
 TERM = 1
 """Term of all imported entries."""
@@ -43,7 +43,8 @@ class EqualFiles:
                 files.mkdir(f"{directory}/{name}")
 
     def write(self, kind: str, at: int, data: bytes | bytearray | memoryview) -> None:
-        """Write bytes of `data/` or `index/` at this offset in all directories, within one file."""
+        """Write bytes of `data/` or `index/` at this offset in all directories. The bytes must lie within
+        one file."""
         size = self._segment_size if kind == DATA_DIR else INDEX_FILE_SIZE
         name = segment_name(at - at % size)
         for directory in self._directories:
@@ -82,7 +83,8 @@ class EqualFiles:
 
 @dataclass
 class LogEnd:
-    """Where the log continues: the next entry's index and pos, and the chain value before it."""
+    """Where the log continues: index and position of the next entry, and the value of the checksum chain
+    before it."""
 
     index: int
     pos: int
@@ -90,7 +92,7 @@ class LogEnd:
 
 
 class LogWriter:
-    """Appends entries with our checksums, as a leader would do it."""
+    """Appends entries with this project's checksums, as a leader would append them."""
 
     def __init__(self, out: EqualFiles, segment_size: int, end: LogEnd) -> None:
         self._out = out
@@ -103,7 +105,8 @@ class LogWriter:
         self._index_at = end.index * INDEX_UNIT_SIZE
 
     def place(self, record_size: int) -> int:
-        """Physical offset that a record of this size will get; begins a new segment when it does not fit."""
+        """Return the physical offset that a record of this size will get. If the record does not fit into
+        the segment, a new segment is begun."""
         end, size = self.end, HEADER_SIZE + record_size
         room = self._size - end.pos % self._size
         if size + MIN_BLANK_SIZE > room:
@@ -114,8 +117,8 @@ class LogWriter:
         return end.pos + HEADER_SIZE
 
     def add(self, raw: bytes, kind: int, queue_offset: int | None = None) -> None:
-        """Append a record at the place that `place` returned for its size. Its physical offset is filled in,
-        and `queue_offset` if it is given."""
+        """Append a record at the offset that `place` returned for its size. The record gets this physical
+        offset, and the queue offset `queue_offset` if one is given."""
         end = self.end
         position = (end.pos + HEADER_SIZE).to_bytes(8, "big")
         before = raw[:PHYSICAL_OFFSET_AT]

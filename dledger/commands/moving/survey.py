@@ -1,7 +1,7 @@
 """Reads and checks a whole source before anything is written. Blocking.
 
-Every record gets its place: it is kept at its queue offset, or left out for a reason that is counted. The
-same code makes the same decisions again when the log is written.
+For every record it is decided whether it is kept at its queue offset, or left out; records that are left
+out are counted by reason. When the log is written, the same code makes the same decisions again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from dledger.formats.timers import TIMER_TOPIC
 from dledger.runtime import Files
 
 INNER_BATCH = 0x80
-"""sysFlag of a record that holds several messages (MessageSysFlag.INNER_BATCH_FLAG)."""
+"""Flag in sysFlag of a record that holds several messages (MessageSysFlag.INNER_BATCH_FLAG)."""
 MAX_OPEN = 500_000
-"""Most open transactions, and most waiting timer messages, of a source."""
+"""Limit for a source: the largest number of open transactions, and the largest number of waiting timer
+messages."""
 NO_PLACE = "had no offset in a queue"
 BOOKKEEPING = "internal records of the broker"
 DELETED = "belong to deleted topics"
@@ -53,8 +54,8 @@ _DONE, _CHECKPOINT = b"d", b"ck"
 
 @dataclass(slots=True)
 class QueueTally:
-    """One queue. `first`: its first offset in the source; `digest`: running CRC-32 over its records, without
-    their queue and physical offsets."""
+    """The records of one queue, counted. `first` is the queue's first offset in the source; `digest` is a
+    CRC-32 over all its records, without their queue offsets and physical offsets."""
 
     topic: str
     queue_id: int
@@ -64,7 +65,7 @@ class QueueTally:
     digest: int = 0
 
     def add(self, raw: bytes) -> None:
-        """Add a message."""
+        """Count a message and add it to the digest."""
         view = memoryview(raw)
         self.digest = crc32(view[36:], crc32(view[:20], self.digest))
         self.count += 1
@@ -72,22 +73,23 @@ class QueueTally:
 
 @dataclass
 class Selection:
-    """Decides about records, in the order of the log. `timers`: positions of the timer messages that are
-    kept; empty in a survey, which keeps none."""
+    """Decides which records are kept, in the order of the log. `timers` holds the positions of the timer
+    messages that are kept. It is empty in a survey, which keeps none."""
 
     known_topics: frozenset[str] | None
     timers: frozenset[int] = frozenset()
     queues: dict[tuple[bytes, int], QueueTally] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEFT_OUT, 0))
     restarted: str = ""
-    """Topic that the last record begins again, after an earlier one of that name was deleted."""
+    """Name of a topic if the last record is the first one of a new topic of this name, after an earlier
+    topic of that name was deleted; otherwise empty."""
     _unknown: set[bytes] = field(default_factory=set)
 
     def place(self, message: Message) -> QueueTally | None:
-        """The queue of a record that is kept, whose `next` is its offset there; None for one that is left
-        out.
+        """Return the queue in which a record is kept, or None if the record is left out. The record's
+        offset is the queue's `next`.
 
-        SourceUnusable for a record with no valid place.
+        Raises SourceUnusable if the record has no valid place.
         """
         self.restarted = ""
         sys_flag = message.sys_flag
@@ -126,7 +128,7 @@ class Selection:
             self.restarted = tally.topic
             return tally
         if offset < tally.next:
-            self.left_out[REPEATED] += 1  # so Apache's ConsumeQueue has it
+            self.left_out[REPEATED] += 1  # as in Apache's ConsumeQueue
             return None
         raise SourceUnusable(
             f"queue {tally.queue_id} of {tally.topic}: the message at {message.position} has queue "
@@ -152,7 +154,7 @@ class Selection:
 
 @dataclass
 class OpenTransaction:
-    """A half message that is neither committed nor rolled back. `at`: its queue offset."""
+    """A half message that is neither committed nor rolled back. `at` is its queue offset."""
 
     at: int
     store_ms: int
@@ -160,8 +162,9 @@ class OpenTransaction:
 
 @dataclass
 class Survey:
-    """What is imported. `bytes`: of its entries; `largest`: of the largest entry; `end`: physical offset
-    after the last record; `popped`: messages that were popped, and for which no acknowledgement was found."""
+    """What will be imported, as read from the source. `bytes` is the size of all entries, and `largest`
+    that of the largest one. `end` is the physical offset after the last record. `popped` is the number of
+    messages that were popped and for which no acknowledgement was found."""
 
     queues: list[QueueTally]
     timers: list[int]
@@ -178,7 +181,7 @@ class Survey:
     notes: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """The survey as JSON, for a plan."""
+        """Return the survey as JSON, for a plan."""
         return {
             "bytes": self.bytes,
             "end": self.end,
@@ -199,7 +202,7 @@ class Survey:
 
     @classmethod
     def of_json(cls, value: dict[str, Any]) -> Survey:
-        """Inverse of `as_json`."""
+        """Return the survey that `as_json` had turned into this JSON value."""
         fields = dict(value)
         fields["queues"] = [QueueTally(*row) for row in value["queues"]]
         fields["transactions"] = [OpenTransaction(*row) for row in value["transactions"]]
@@ -208,7 +211,8 @@ class Survey:
 
 
 class _Unfinished:
-    """Unfinished transactions, timers and pops, from the records of Apache's own topics."""
+    """Finds unfinished transactions, timers and pops in the records of the topics that Apache's brokers
+    have for their own use."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
@@ -220,7 +224,7 @@ class _Unfinished:
         self.without_clock: int = 0
 
     def see(self, message: Message) -> None:
-        """Note a record of one of these topics."""
+        """Take account of a record of one of these topics."""
         topic = message.topic.decode(errors="replace")
         if topic == HALF_TOPIC:
             if message.queue_offset >= self._begin:
@@ -239,11 +243,11 @@ class _Unfinished:
             elif due >= self._config.timer_read_ms:
                 key = find_property(message.properties, _UNIQ) or b"@%d" % message.position
                 if find_property(message.properties, _RECALL) is not None:
-                    key += b" recall"  # it has the key of what it recalls
+                    key += b" recall"  # it has the key of the message that it recalls
                 self._timers[key] = (
                     message.position,
                     len(message.raw),
-                )  # the last of those that were put again
+                )  # the last one, if it was put again
         elif topic.startswith(REVIVE_PREFIX):
             known = self._config.offsets.get(REVIVE_GROUP, {}).get((topic, message.queue_id), -1)
             if message.queue_offset > known and find_property(message.properties, _TAGS) == _CHECKPOINT:
@@ -255,18 +259,21 @@ class _Unfinished:
             )
 
     def transactions(self) -> list[OpenTransaction]:
-        """The open transactions. Of a half message that was stored again, only the last one counts."""
+        """Return the open transactions. If a half message was stored more than once, only the last one
+        counts."""
         last = {key: (at, ms) for at, (key, ms) in sorted(self._halves.items())}
         ended = {self._halves[at][0] for at in sorted(self._done & self._halves.keys())}
         return [OpenTransaction(at, ms) for key, (at, ms) in last.items() if key not in ended]
 
     def timers(self) -> list[tuple[int, int]]:
-        """(position, bytes) of the timer messages that wait, in the order of the log."""
+        """Return position and size in bytes of each timer message that still waits, in the order of the
+        log."""
         return sorted(self._timers.values())
 
 
 def known_topics(config: SourceConfig) -> frozenset[str] | None:
-    """Topics whose messages are kept; None for all, when there is no list of topics."""
+    """Return the topics whose messages are kept; None, which means all topics, if the source has no list
+    of topics."""
     if config.topics is None:
         return None
     return frozenset(config.topics) | _KEPT_ALWAYS | {topic for topic, _ in config.queue_ends}
@@ -275,10 +282,10 @@ def known_topics(config: SourceConfig) -> frozenset[str] | None:
 def survey(
     files: Files, log: SourceLog, config: SourceConfig, told: Callable[[int], None], *, unclean: bool = False
 ) -> Survey:
-    """Read the whole source. `told` is called with the number of bytes read. `unclean`: the log may end
-    before its queues do.
+    """Read the whole source. `told` is called with the number of bytes read so far. `unclean` says that
+    the log may end before the ConsumeQueues do.
 
-    SourceUnusable says what is wrong with the source; nothing was written.
+    Raises SourceUnusable, whose text says what is wrong with the source. In that case nothing was written.
     """
     reader = LogReader(files, log)
     selection = Selection(known_topics(config))
@@ -341,7 +348,8 @@ _REVIVE = REVIVE_PREFIX.encode()
 def _check_ends(
     log: SourceLog, config: SourceConfig, selection: Selection, reader: LogReader, *, unclean: bool
 ) -> None:
-    """SourceUnusable when other files of the store contradict the end of the log that was read."""
+    """Raise SourceUnusable if other files of the store show that the log must have continued after the end
+    that was read."""
     checkpoint = log.replica.checkpoint if log.replica else None
     if checkpoint is not None and checkpoint.committed_index > reader.entry[0]:
         raise SourceUnusable(

@@ -1,4 +1,5 @@
-"""Commands of access control: users and policies (2.0), and accounts of plain_acl.yml (1.0: mqadmin 4.9)."""
+"""Commands of access control: users and policies (version 2.0), and accounts in plain_acl.yml (version
+1.0, as in mqadmin 4.9)."""
 
 from __future__ import annotations
 
@@ -224,5 +225,5 @@ async def accounts(call: Call) -> None:
 
 
 def _hidden(name: str, value: object) -> object:
-    """Replace secrets by asterisks, as Apache's mqadmin does."""
+    """Return the value, or asterisks if the name says that it is a secret, as Apache's mqadmin shows it."""
     return "******" if name == "secretKey" and value else value

@@ -1,4 +1,4 @@
-"""Commands of brokers: brokerStatus, clusterList, updateBrokerConfig and their kin."""
+"""Commands about brokers, such as brokerStatus, clusterList and updateBrokerConfig."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ async def broker_config(call: Call) -> None:
 
 
 async def _with_titles(call: Call, show: Callable[[str, str], Awaitable[None]]) -> None:
-    """Show brokers one by one, each below a line that says whose slave it is."""
+    """Show brokers one by one. Above each broker is a line that says whether it is a master, or the slave
+    of which master."""
     if "b" in call.given:
         address = call.given.text("b")
         await show(address, f"============{address}============")
@@ -109,12 +110,12 @@ async def _list_once(call: Call) -> None:
 
 
 def whole(text: str | None) -> int:
-    """A whole number; 0 when the text is not one."""
+    """Return the whole number in a text; 0 if the text is not one."""
     return int(text) if text and text.lstrip("-").isdecimal() else 0
 
 
 def number(text: str) -> float:
-    """A number with a fraction; 0 when the text is not one."""
+    """Return the number in a text, which may have a fraction; 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -136,7 +137,7 @@ def _totals(figures: Mapping[str, str]) -> tuple[int, ...]:
 
 def _figures(figures: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
     def rate(*names: str) -> float:
-        found = " ".join(figures.get(name, "") for name in names).split()  # Apache's slaves say nothing
+        found = " ".join(figures.get(name, "") for name in names).split()  # Apache's slaves report none
         return number(found[0]) if found else 0.0
 
     def load(name: str) -> str:

@@ -1,4 +1,5 @@
-"""The argument of each command: the client, its options, and its output. Also formats times."""
+"""The argument that each command gets: the network client, the values of the options, and the output. The
+module also formats times."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from dledger.commands.mqadmin.output import Output
 
 @dataclass
 class Call:
-    """One run of a command. `namesrv` is the value of -n."""
+    """One run of one of RocketMQ's commands. `namesrv` is the value of -n."""
 
     admin: AsyncAdminClient
     given: Given
@@ -25,7 +26,8 @@ class Call:
     failed: bool = False
 
     async def masters(self) -> list[str]:
-        """The broker -b, otherwise the masters of the cluster -c. WrongOptions without both."""
+        """Return the broker that -b names; without -b, the masters of the cluster that -c names. Raises
+        WrongOptions if neither is given."""
         address = self.given.maybe("b")
         if address is not None:
             return [address]
@@ -34,8 +36,8 @@ class Call:
         return list((await self.admin.brokers.masters(self.given.text("c"))).values())
 
     async def brokers(self) -> list[str]:
-        """The broker -b, otherwise all brokers of the cluster -c, masters first. WrongOptions without
-        both."""
+        """Return the broker that -b names; without -b, all brokers of the cluster that -c names, masters
+        first. Raises WrongOptions if neither is given."""
         address = self.given.maybe("b")
         if address is not None:
             return [address]
@@ -44,7 +46,8 @@ class Call:
         return (await self.admin.brokers.cluster()).addresses(self.given.text("c"))
 
     async def each(self, addresses: Iterable[str], do: Callable[[str], Awaitable[None]]) -> bool:
-        """Call `do` for each broker; when one fails, report it and go on. Returns whether all succeeded."""
+        """Call `do` for each broker. If a call fails, the error is reported and the other brokers are
+        still called. Returns whether all calls succeeded."""
         before, self.failed = self.failed, False
         for address in addresses:
             try:
@@ -55,7 +58,7 @@ class Call:
         return worked
 
     def fail(self, error: ClientError) -> None:
-        """Report an error; the command ends with the exit code of a failure."""
+        """Report an error. The command continues, and at the end returns the exit code of a failure."""
         self.failed = True
         self.out.fail(error_text(error))
 
@@ -69,16 +72,16 @@ Run = Callable[[Call], Awaitable[None]]
 
 
 def error_text(error: ClientError) -> str:
-    """An error in the form of Apache's exceptions: if a server refused, the code and the server's own
-    text."""
+    """Return an error text in the form of Apache's exceptions. If a server refused, it has the server's
+    response code and text."""
     if isinstance(error, Refused):
         return f"CODE: {error.code}  DESC: {error.remark} ({error.what}, {error.address})"
     return f"CODE: {error.code}  DESC: {error}" if error.code is not None else str(error)
 
 
 def millis(text: str) -> int:
-    """Parse a time in ms since the epoch, or as `yyyy-MM-dd#HH:mm:ss:SSS` in this machine's time.
-    WrongOptions."""
+    """Parse a time in ms since the epoch, or a local time of the form `yyyy-MM-dd#HH:mm:ss:SSS`. Raises
+    WrongOptions for any other text."""
     if text.removeprefix("-").isdecimal():
         try:
             return check_time(int(text), "the time")
@@ -106,5 +109,5 @@ def _local(timestamp_ms: int) -> datetime:
 
 
 def table_text(properties: dict[str, str]) -> str:
-    """A map as Java prints it."""
+    """Return a map as Java prints it."""
     return "{" + ", ".join(f"{key}={value}" for key, value in properties.items()) + "}"

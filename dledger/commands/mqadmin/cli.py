@@ -16,18 +16,18 @@ from dledger.commands.mqadmin.output import Output
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 NO_NAMESRV = "127.0.0.1:9876"
-"""NameServer of a client that asks none."""
+"""NameServer address for the client of a command that sends no request to a NameServer."""
 
 
 def run(command: Command, given: Given) -> int:
-    """Run a command; returns the exit code. WrongOptions."""
+    """Run a command; returns the exit code. Raises WrongOptions if the options do not fit the command."""
     return asyncio.run(_run(command, given))
 
 
 async def _run(command: Command, given: Given) -> int:
     out = Output(JSON.key in given)
     namesrv = given.maybe(NAMESRV.key) or ""
-    # Who asks nobody, or only the broker of -b, needs no NameServer: the client never asks it.
+    # A command that sends no request, or only asks the broker of -b, never asks a NameServer.
     alone = command.offline or (command.direct and "b" in given)
     unused = alone and not namesrv and not os.environ.get(NAMESRV_ADDR)
     places = namesrv or (NO_NAMESRV if unused else None)
@@ -40,7 +40,7 @@ async def _run(command: Command, given: Given) -> int:
         out.fail(f"mqadmin {command.name} command failed: {error_text(error)}")
         return FAILED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the pipe has gone
         return FAILED
     finally:
         out.end_round()

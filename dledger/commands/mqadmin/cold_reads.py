@@ -1,6 +1,7 @@
-"""Reads of data that is not in memory, which Apache's brokers can limit.
+"""Commands about cold reads: reads of data that is not in memory, which Apache's brokers can limit.
 
-The request is sent as it is: Apache's servers answer it, ours say why they do not.
+The commands only send the request. Apache's servers carry it out; this project's servers answer with the
+reason why they refuse.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log of compacted topics, a file of Apache's brokers."""
+"""The command that shows the log of compacted topics, which is a file of Apache's brokers."""
 
 from __future__ import annotations
 

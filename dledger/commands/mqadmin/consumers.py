@@ -1,5 +1,5 @@
-"""The state that consumers report, as Apache's mqadmin shows it, and its problems (ConsumerRunningInfo).
-Pure."""
+"""Formats the state that a consumer reports (ConsumerRunningInfo) as Apache's mqadmin shows it, and finds
+problems in it. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import msgspec
 from dledger.remoting.operator_bodies import RunningInfo
 
 SETTLED_MS = 120_000
-"""How long after the start of the first consumer its subscription is compared with the others', in ms."""
+"""The subscriptions of a group's consumers are compared only if the first consumer started longer ago than
+this, in ms."""
 STUCK_MS = 60_000
-"""Messages that wait in a consumer for longer than this may be stuck."""
+"""If a message waits in a consumer for longer than this, in ms, its queue may be stuck."""
 
 
 def info_text(info: RunningInfo) -> str:
-    """The whole state of a consumer as text."""
+    """Return the whole state of a consumer as text."""
     lines = ["#Consumer Properties#"]
     lines += [f"{key:<40}: {value}" for key, value in sorted(info.properties.items())]
     lines += ["", "", "#Consumer Subscription#"]
@@ -67,7 +68,7 @@ def _fields(held: msgspec.Struct) -> str:
 
 
 class Problems:
-    """Problems of the consumers of one group, by client id."""
+    """Problems of the consumers of one group, as texts by client id."""
 
     def __init__(self, infos: Mapping[str, RunningInfo], now_ms: int) -> None:
         self._infos = dict(sorted(infos.items()))
@@ -75,7 +76,8 @@ class Problems:
 
     @property
     def same_subscription(self) -> bool:
-        """Whether all push consumers have the same subscription; otherwise the group loses messages."""
+        """Return whether all push consumers of the group have the same subscription; if not, the group
+        loses messages."""
         first = next(iter(self._infos.values()))
         text = first.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")
         started = int(text) if text.isdecimal() else 0
@@ -85,7 +87,7 @@ class Problems:
         return all(_subscribed(info) == wanted for info in self._infos.values())
 
     def stuck_queues(self) -> Iterator[str]:
-        """Queues that are not consumed although they could be."""
+        """Return the queues that are not consumed although they could be."""
         for client, info in self._infos.items():
             if not info.push:
                 continue

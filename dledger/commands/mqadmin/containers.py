@@ -1,6 +1,8 @@
-"""Containers of brokers, and settings of a slave's master; only Apache RocketMQ has them.
+"""Commands about broker containers, and about settings of a slave's master. Only Apache RocketMQ has
+these.
 
-The request is sent as it is: Apache's servers answer it, ours say why they do not.
+The commands only send the request. Apache's servers carry it out; this project's servers answer with the
+reason why they refuse.
 """
 
 from __future__ import annotations

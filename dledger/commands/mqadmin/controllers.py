@@ -1,6 +1,8 @@
-"""Controllers of Apache RocketMQ, which elect masters and know which replicas are in sync.
+"""Commands about the controllers of Apache RocketMQ, which elect masters and know which replicas are in
+sync.
 
-The request is sent as it is: Apache's servers answer it, ours say why they do not.
+The commands only send the request. Apache's servers carry it out; this project's servers answer with the
+reason why they refuse.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ EXPORTED = (
     "flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn",
     "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
 )  # fmt: skip
-"""Settings of a broker that exportConfigs writes."""
+"""Names of the broker settings that exportConfigs writes."""
 SYSTEM_GROUPS = (
     "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
     "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP",
@@ -33,7 +33,7 @@ SYSTEM_GROUPS = (
 )  # fmt: skip
 SYSTEM_PREFIXES = ("CID_RMQ_SYS_", "rmq_sys_")
 RANDOM_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
-"""Topics whose rates exportMetrics counts separately from all others."""
+"""Topics whose rates exportMetrics counts separately from the rates of all other topics."""
 
 
 def _write(call: Call, name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Commands of consumer groups and producers: updateSubGroup, consumerProgress and their kin."""
+"""Commands about consumer groups and producers, such as updateSubGroup and consumerProgress."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def update_sub_group(call: Call) -> None:
         warning = await call.admin.groups.put(address, config)
         call.out.line(f"create subscription group to {address} success.")
         if warning and any(option in given for option in ("m", "i", "w", "a", "attributes")):
-            call.out.line(warning)  # of what is not given, Apache's defaults are sent
+            call.out.line(warning)  # Apache's defaults are sent for options not given
 
     await call.each(await call.masters(), put)
     shown = msgspec.to_builtins(config)
@@ -199,7 +199,8 @@ async def consumer_progress(call: Call) -> None:
 
 
 async def _clients(call: Call, group: str) -> dict[MessageQueue, str]:
-    """The consumer of each queue. As in Apache's mqadmin, consumers that do not answer are left out."""
+    """Return the client that consumes each queue. As in Apache's mqadmin, consumers that do not answer are
+    left out."""
     found: dict[MessageQueue, str] = {}
     try:
         for one in (await call.admin.groups.connections(group)).connectionSet:
@@ -268,7 +269,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _plain(info: RunningInfo) -> dict[str, object]:
-    """The state of a consumer without tables whose keys are queues."""
+    """Return the state of a consumer as JSON. Queues are rows of a list there, because JSON cannot have
+    them as keys of a table."""
     rows = [{**msgspec.to_builtins(queue), **msgspec.to_builtins(one)} for queue, one in info.queues.items()]
     return {
         "properties": info.properties,
@@ -343,8 +345,8 @@ async def broker_consume_stats(call: Call) -> None:
 
 
 async def start_monitoring(call: Call) -> None:
-    """Print the backlog of every group, one line each per minute, until the command is ended
-    (MonitorService)."""
+    """Print the backlog of every group and topic, one line for each, once a minute until the command is
+    ended (MonitorService)."""
     while True:
         for group in await call.admin.groups.names():
             stats = ConsumeStats({}, 0.0)

@@ -1,4 +1,4 @@
-"""Commands that find and show messages: queryMsgById, printMsg, queryCq and their kin."""
+"""Commands that find and show messages, such as queryMsgById, printMsg and queryCq."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MessageQueue
 
 _TIMES = MappingProxyType({"Pub": (1, 10), "SubAfter": (3, 7)})
-"""Indexes of the fields of a trace that are shown as numbers."""
+"""For each kind of trace, the indexes of the fields that are shown as numbers."""
 BODIES = "/tmp/rocketmq/msgbodys"
-"""Directory in which these commands write bodies, as in Apache's mqadmin."""
+"""Directory into which these commands write the bodies of messages, as in Apache's mqadmin."""
 FOUND = Table.of("messages", ("#Message ID", "#QID", "#Offset"), "%-50s %4s %40s")
 TRACE = "%-10s %-20s %-20s %-20s %-10s %-10s"
 PUB = Table.of("pub", ("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status"), TRACE)
@@ -46,7 +46,7 @@ UNIT_OF_QUEUE = (
 
 
 def as_json(stored: StoredMessage) -> dict[str, object]:
-    """A message in JSON; `body` as text if it is UTF-8, otherwise `bodyBase64`."""
+    """Return a message in JSON form. The body is the field `body` if it is UTF-8, otherwise `bodyBase64`."""
     message = stored.message
     shown: dict[str, object] = {
         "topic": message.topic,
@@ -75,7 +75,7 @@ def as_json(stored: StoredMessage) -> dict[str, object]:
 
 
 def java_text(stored: StoredMessage) -> str:
-    """A message as Java prints it (MessageExt.toString)."""
+    """Return a message as Java prints it (MessageExt.toString)."""
     message = stored.message
     signed = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in message.body)
     transaction = message.properties.get("__transactionId__")
@@ -93,7 +93,7 @@ def java_text(stored: StoredMessage) -> str:
 
 
 async def _show(call: Call, stored: StoredMessage, *, offset_id: bool, number: int = 0) -> None:
-    """Show one message completely, and which groups have consumed it."""
+    """Show one message with all its fields, and the groups that have consumed it."""
     message = stored.message
     path = _write_body(stored, number)
     rows: list[tuple[str, object]] = [("OffsetID:", message.offset_message_id)] if offset_id else []
@@ -140,7 +140,8 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """A file name for a text that a client chose. An id may contain anything, such as `../`."""
+    """Return a safe file name for a text that a client chose; such a text may contain anything, for
+    example `../`."""
     return re.sub(r"[^0-9A-Za-z@#._-]", "_", text).lstrip(".")[:128] or "_"
 
 
@@ -198,7 +199,7 @@ async def _send_again(call: Call, stored: StoredMessage, message_id: str) -> Non
 
 
 def send_text(result: SendResult) -> str:
-    """A result as Java prints it (SendResult.toString)."""
+    """Return the result of a send as Java prints it (SendResult.toString)."""
     queue = result.queue
     return (
         f"SendResult [sendStatus={result.status.value}, msgId={result.message_id}, "

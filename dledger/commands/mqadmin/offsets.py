@@ -58,7 +58,7 @@ async def _reset_queue(call: Call, address: str, queue_id: int, timestamp: int) 
     else:
         offset = await call.admin.offsets.at_time(address, MessageQueue(topic, "", queue_id), timestamp)
     call.out.value("offset", offset, f"reset consumer offset to {offset}")
-    # Apache's does nothing for offset 0 and says so nowhere.
+    # Apache's mqadmin silently does nothing for offset 0.
     await call.admin.offsets.reset(address, group, topic, 0, queue_id=queue_id, offset=offset)
 
 
@@ -125,7 +125,7 @@ async def clone(call: Call) -> None:
     stats = await call.admin.offsets.stats(source, topic)
     addresses = await call.admin.offsets.brokers_of(topic)
     found: dict[MessageQueue, int] = {}
-    for queue in stats.offsets:  # which show 0 where there is none
+    for queue in stats.offsets:  # the stats show 0 if there is no offset
         if queue.brokerName in addresses:
             offset = await call.admin.offsets.committed(addresses[queue.brokerName], source, queue)
             if offset is not None:

@@ -1,8 +1,10 @@
-"""Options of a command, declared and read as Apache's mqadmin reads them (commons-cli's DefaultParser). Pure.
+"""Options of a command, declared and read as Apache's mqadmin reads them (commons-cli's DefaultParser).
+Pure.
 
-`-t topic`, `-ttopic`, `-t=topic`, `--topic topic`, `--topic=topic` and `-topic topic` mean the same. A long
-name may be abbreviated as long as it is unique. A word that looks like an option is not a value, but a
-negative number is. Words after that which are not options are ignored, as by Apache's mqadmin.
+`-t topic`, `-ttopic`, `-t=topic`, `--topic topic`, `--topic=topic` and `-topic topic` mean the same. A
+long name may be abbreviated as long as it is unique. A word that looks like an option is never taken as a
+value, except a negative number. Other words that are neither options nor values of options are ignored, as
+in Apache's mqadmin.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ HELP_WIDTH = 110
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Without `value` it is a switch. Exactly one of the options with the same `one_of` must be
-    given."""
+    """One option of a command. If `value` is False, the option is a switch without a value. Of all options
+    with the same `one_of`, exactly one must be given."""
 
     short: str
     long: str
@@ -29,13 +31,13 @@ class Option:
 
     @property
     def names(self) -> str:
-        """The names as the help shows them."""
+        """Short and long name of the option, as the help shows them."""
         short = f"-{self.short}," if self.short else "   "
         return f"{short}--{self.long}{' <arg>' if self.value else ''}"
 
     @property
     def key(self) -> str:
-        """The key by which its value is read."""
+        """The key under which `Given` has the option's value."""
         return self.short or self.long
 
 
@@ -43,15 +45,16 @@ HELP = Option("h", "help", "Print help", value=False)
 NAMESRV = Option("n", "namesrvAddr", "NameServers, eg: '192.168.0.1:9876;192.168.0.2:9876'")
 JSON = Option("", "json", "Print JSON (not in Apache's mqadmin)", value=False)
 EVERYWHERE = (HELP, NAMESRV, JSON)
-"""Options of every command. `--json` is an extension of ours."""
+"""Options that every command has. `--json` does not exist in Apache's mqadmin."""
 
 
 class WrongOptions(Exception):
-    """The command line does not fit this command."""
+    """Raised if the command line does not fit the command."""
 
 
 class Given:
-    """The values of a command line. Spaces around them are removed, as by every command of Apache's."""
+    """The values of the options on a command line. Spaces around a value are removed, as Apache's commands
+    do."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -60,15 +63,15 @@ class Given:
         return key in self._values
 
     def text(self, key: str) -> str:
-        """A value that must have been given."""
+        """Return a value that must have been given."""
         return self._values[key].strip()
 
     def maybe(self, key: str) -> str | None:
-        """A value, None when it was not given."""
+        """Return a value; None if it was not given."""
         return self.text(key) if key in self._values else None
 
     def number(self, key: str, default: int = 0) -> int:
-        """A whole number. WrongOptions for anything else."""
+        """Return a value that is a whole number. Raises WrongOptions for anything else."""
         value = self.maybe(key)
         if value is None:
             return default
@@ -78,17 +81,19 @@ class Given:
             raise WrongOptions(f'For input string: "{value}": -{key} takes a whole number') from error
 
     def true(self, key: str, default: bool = False) -> bool:
-        """Whether the value is `true`, in any case of letters; any other value is false, as in Java."""
+        """Return whether the value is `true`, in upper or lower case; any other value is false, as in
+        Java."""
         value = self.maybe(key)
         return default if value is None else value.lower() == "true"
 
     def words(self, key: str) -> list[str]:
-        """The parts of a value that are separated by commas."""
+        """Return the parts of a value that are separated by commas."""
         return [part.strip() for part in (self.maybe(key) or "").split(",") if part.strip()]
 
 
 def parse(options: Sequence[Option], arguments: Sequence[str]) -> Given:
-    """Read a command line. WrongOptions. With `-h` no other option is required."""
+    """Read a command line. Raises WrongOptions if it does not fit the options. With `-h`, no other option
+    is required."""
     return _Reading((*options, *EVERYWHERE), arguments).read()
 
 
@@ -189,7 +194,7 @@ class _Reading:
 
 
 def help_text(name: str, options: Sequence[Option]) -> str:
-    """The help text of a command."""
+    """Return the help text of a command."""
     listed = sorted((*options, *EVERYWHERE), key=lambda option: option.key.lower())
     words, groups = [], []
     for option in listed:

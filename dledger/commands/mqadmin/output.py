@@ -1,7 +1,8 @@
 """The output of commands: printed as Apache's mqadmin does, or, with `--json`, collected into one object.
 
-The object has the rows of tables by the table's name, with the columns' names without `#`. `messages` are the
-lines around them. Commands that run until they are ended print one object each round.
+The object maps a table's name to its rows, and each row maps a column's name, without `#`, to a value. The
+field `messages` has the other lines of the output. A command that repeats its work until it is ended
+prints one object each time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dledger.commands.terminal import plain
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in columns. `row` and `head` are formats for Java's and Python's printf. `cut`: the length to
-    which longer texts are cut, by column."""
+    """A table with its columns. `head` and `row` are formats of the first line and of a row, which both
+    Java's and Python's printf understand. `cut` maps the number of a column to the length to which longer
+    texts are cut."""
 
     name: str
     columns: Sequence[str]
@@ -34,7 +36,7 @@ class Table:
         row: str | None = None,
         cut: Mapping[int, int] | None = None,
     ) -> Table:
-        """Make a table. `row` is given when it differs from the head's format."""
+        """Make a table. `row` is given only if the format of a row differs from that of the first line."""
         return Table(name, tuple(columns), head, row or head, cut or {})
 
     def line(self, values: Sequence[object]) -> str:
@@ -53,21 +55,22 @@ class Output:
         self._said: dict[str, Any] = {}
 
     def line(self, text: str = "") -> None:
-        """Print a line for people. In JSON it is one of `messages`, unless it is blank or a rule."""
+        """Print a line for people. In JSON the line is added to `messages`, unless it is blank or only a
+        rule (`---`)."""
         if not self.as_json:
             self._print(text)
         elif text.strip(" -=\n"):
             self._said.setdefault("messages", []).append(text.strip())
 
     def value(self, name: str, value: object, text: str | None = None) -> None:
-        """Output one value. `text` is how people see it; without it they do not."""
+        """Output one named value. `text` is what people see; if it is None, people do not see the value."""
         if self.as_json:
             self._said[name] = value
         elif text is not None:
             self._print(text)
 
     def item(self, name: str, value: object, text: str) -> None:
-        """Output one of several values. `text` is how people see it."""
+        """Output one value of a list; `name` is the name of the list. `text` is what people see."""
         if self.as_json:
             self._said.setdefault(name, []).append(value)
         else:
@@ -96,14 +99,14 @@ class Output:
             self.row(table, *row)
 
     def end_round(self) -> None:
-        """End a round: in JSON, print the collected object."""
+        """End one repetition of the command's work: with `--json`, print the collected object."""
         if self.as_json and self._said:
             self._print(json.dumps(self._said))
             self._said = {}
         self._stream.flush()
 
     def fail(self, text: str) -> None:
-        """Report an error; the command goes on."""
+        """Report an error on standard error. The command continues."""
         if self.as_json:
             self._said.setdefault("errors", []).append(text)
         print(plain(text), file=sys.stderr)

@@ -1,6 +1,9 @@
-"""Data that Apache's brokers keep in RocksDB: topics, groups, offsets, ConsumeQueues, timers, pops.
+"""Commands about data that Apache's brokers keep in RocksDB: topics, groups, offsets, ConsumeQueues,
+timers, pops.
 
-The request is sent as it is: Apache's servers answer it, ours say why they do not.
+A command that needs one request sends it. Apache's servers carry it out; this project's servers answer
+with the reason why they refuse. A command that would have to read RocksDB's files prints that this is not
+supported.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ async def switch_timer(call: Call) -> None:
 
 
 async def export_pop(call: Call) -> None:
-    # Apache's takes `-d false` for the dry run, and does it without: here -d true is one.
+    # Apache's mqadmin takes `-d false` for a dry run. Here `-d true` is one.
     dry = call.given.true("d")
     view = await call.admin.brokers.cluster()
 

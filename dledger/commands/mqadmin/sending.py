@@ -14,7 +14,7 @@ from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.output import Table
 
 MAX_AMOUNT = 1_000_000
-"""Most messages of one command."""
+"""Largest number of messages that one command sends."""
 SENT = Table.of("sent", ("#Broker Name", "#QID", "#Send Result", "#MsgId"), "%-32s  %-4s  %-20s    %s")
 TIMED = Table.of("sent", ("#Broker Name", "#QID", "#Send Result", "#RT"), "%-32s  %-4s  %-20s    %s")
 CLUSTER_RT = Table.of(
@@ -24,7 +24,7 @@ CLUSTER_RT = Table.of(
     "%-24s  %-24s  %-8s  %-16s  %-16s",
 )
 CHINA = timezone(timedelta(hours=8))
-"""The time zone of clusterRT's log, wherever it runs."""
+"""The time zone in which clusterRT writes its log, wherever the command runs."""
 
 
 def _now() -> float:
@@ -34,7 +34,7 @@ def _now() -> float:
 async def _timed(
     producer: AsyncProducer, message: Message, queue: MessageQueue | None = None
 ) -> tuple[bool, int]:
-    """Send a message; returns whether it was stored, and how many ms that took."""
+    """Send a message. Returns whether it was stored, and how many ms the send took."""
     began = _now()
     try:
         await producer.send(message, queue)

@@ -1,4 +1,4 @@
-"""Static topics, whose queues Apache's brokers map to queues of several brokers."""
+"""The commands about static topics: topics whose queues Apache's brokers map to queues of several brokers."""
 
 from __future__ import annotations
 

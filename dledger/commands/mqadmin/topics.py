@@ -1,4 +1,4 @@
-"""Commands of topics: updateTopic, topicRoute and their kin."""
+"""Commands about topics, such as updateTopic and topicRoute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dledger.remoting.registration import TopicConfig
 T = TypeVar("T")
 
 UNIT, UNIT_SUBSCRIBED = 1, 2
-"""Flags of a topic (TopicSysFlag)."""
+"""Flags of a topic in its topicSysFlag (TopicSysFlag of RocketMQ)."""
 
 TOPICS = Table.of("topics", ("#Cluster Name", "#Topic", "#Consumer Group"), "%-20s  %-48s  %-48s",
                   "%-20s  %-64s  %-64s", {0: 20, 1: 64, 2: 64})  # fmt: skip
@@ -83,7 +83,8 @@ async def _set_order(call: Call, config: TopicConfig) -> None:
 
 
 def attributes(text: str) -> dict[str, str]:
-    """Parse `+key=value,-key`: attributes to set and to remove. WrongOptions."""
+    """Parse `+key=value,-key`: attributes to set, and attributes to remove. Raises WrongOptions for any
+    other text."""
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -105,7 +106,7 @@ def _shown(config: TopicConfig) -> str:
 
 
 def listed(call: Call, kind: type[T]) -> list[T]:
-    """Read the list in the file -f. ClientError."""
+    """Read the list in the file that -f names. Raises ClientError if that is impossible."""
     path = Path(call.given.text("f"))
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
@@ -215,7 +216,7 @@ async def update_topic_perm(call: Call) -> None:
         if before.perm == perm and "b" in call.given:
             call.out.line("new perm equals to the old one!")
             return
-        config.perm, config.attributes = perm, {}  # what is not named stays
+        config.perm, config.attributes = perm, {}  # other attributes stay
         await call.admin.topics.put(address, config)
         call.out.line(f"update topic perm from {before.perm} to {perm} in {address} success.")
         if "b" in call.given:

@@ -1,2 +1,2 @@
-"""`dledger admin`: its groups of commands. Each is a module here, and has its actions in
-`dledger.commands.admin`."""
+"""`dledger admin`: its groups of commands. Each group is declared in a module of this package; a module of
+`dledger.commands.admin` does its work."""

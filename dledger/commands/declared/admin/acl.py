@@ -1,4 +1,4 @@
-"""`dledger admin acl`: users and what they may do, where brokers have access control 2.0."""
+"""`dledger admin acl`: users and their permissions, at brokers that have access control 2.0."""
 
 from __future__ import annotations
 

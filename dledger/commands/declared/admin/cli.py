@@ -1,4 +1,4 @@
-"""`dledger admin`: all its groups."""
+"""`dledger admin`: the click group that holds all groups of commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MEMBER = Group(
     "Members of a Raft group: list, add, remove, promote, transfer, prefer.",
     [*members(), *leadership()],
 )
-"""Commands that `dledger admin` shares with `dledger member`, `transfer` and `prefer`. They find the nodes by
-the ports of their peers."""
+"""The commands `dledger admin member ...`. They do the same as `dledger member`, `transfer` and `prefer`,
+and connect to the nodes at the ports that the nodes use among themselves."""
 ADMIN = Group(
     "admin",
     "Topics, groups, messages, offsets, brokers and accounts of a cluster.",

@@ -1,4 +1,4 @@
-"""`dledger admin offset`: show offsets of groups, and move groups to other offsets."""
+"""`dledger admin offset`: show the consumer offsets of groups, and set them to other values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares the commands for operators: their common options, and options that several of them have."""
+"""Functions that declare commands for operators, and options that several of these commands have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIONS = "dledger.commands.admin"
 
 
 def group(name: str, summary: str) -> Group:
-    """Make a group of commands about one subject."""
+    """Make a click group for the commands about one subject."""
     return Group(name, summary)
 
 
@@ -30,8 +30,9 @@ def action(
     *params: click.Parameter,
     changes: bool = False,
 ) -> None:
-    """Declare a command whose work is done by `async def action(admin, told, **values)`, at `module:function`
-    of `dledger.commands.admin`. `changes`: it has the options --dry-run and --yes."""
+    """Declare a command whose work is done by `async def action(admin, told, **values)`; `place` names
+    this function as `module:function` of `dledger.commands.admin`. If `changes` is set, the command has
+    the options --dry-run and --yes."""
     owner.add_command(operation(name, summary, f"{ACTIONS}.{place}", *params, changes=changes))
 
 
@@ -44,7 +45,7 @@ def operation(
     codes: ExitCodes = exit_codes.ADMIN,
     **more: Any,
 ) -> Command:
-    """Declare a command as `action` does, but for any place and without a group."""
+    """Declare a command as `action` does, but with a function in any package, and without a click group."""
 
     def run(**values: Any) -> None:
         module, _, function = place.partition(":")
@@ -79,7 +80,7 @@ def _changes() -> list[click.Parameter]:
 
 
 def where() -> list[click.Parameter]:
-    """The options `--cluster` and `--broker`."""
+    """Return the options `--cluster` and `--broker`."""
     return [
         click.Option(["-c", "--cluster"], metavar="NAME", help="Brokers of this cluster. [default: all]"),
         click.Option(
@@ -92,10 +93,10 @@ def where() -> list[click.Parameter]:
 
 
 def topic_name(what: str = "topic") -> click.Argument:
-    """The argument that names a topic."""
+    """Return the argument that names a topic."""
     return click.Argument([what], metavar="TOPIC", shell_complete=complete_topics)
 
 
 def group_name() -> click.Argument:
-    """The argument that names a consumer group."""
+    """Return the argument that names a consumer group."""
     return click.Argument(["name"], metavar="GROUP", shell_complete=complete_groups)

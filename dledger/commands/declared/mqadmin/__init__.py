@@ -1,1 +1,2 @@
-"""`dledger mqadmin`: RocketMQ's commands with their options, by subject; `table` has all of them."""
+"""`dledger mqadmin`: declares RocketMQ's commands and their options, one module for each subject. The
+module `table` lists all of them."""

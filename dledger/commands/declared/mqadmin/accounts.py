@@ -1,4 +1,5 @@
-"""Commands of access control: users and policies (2.0), and accounts of plain_acl.yml (1.0: mqadmin 4.9)."""
+"""Declares commands of access control: users and policies (version 2.0), and accounts in plain_acl.yml
+(version 1.0, as in mqadmin 4.9)."""
 
 from __future__ import annotations
 

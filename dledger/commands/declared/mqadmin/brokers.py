@@ -1,4 +1,4 @@
-"""Commands of brokers: brokerStatus, clusterList, updateBrokerConfig and their kin."""
+"""Declares commands about brokers, such as brokerStatus, clusterList and updateBrokerConfig."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dledger.commands.declared.mqadmin.options import (
 from dledger.commands.mqadmin.options import Option
 
 DIRECTORY = "/tmp/rocketmq/export"
-"""Directory of the files without -f, as in Apache's mqadmin."""
+"""Directory in which exports are written when -f is not given, as in Apache's mqadmin."""
 _PATH = Option("f", "filePath", f"Directory of the file (default {DIRECTORY})")
 _CLUSTER = Option("c", "clusterName", "All brokers of this cluster", required=True)
 

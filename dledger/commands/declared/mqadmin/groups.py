@@ -1,4 +1,4 @@
-"""Commands of consumer groups and producers: updateSubGroup, consumerProgress and their kin."""
+"""Declares commands about consumer groups and producers, such as updateSubGroup and consumerProgress."""
 
 from __future__ import annotations
 

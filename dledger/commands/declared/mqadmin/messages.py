@@ -1,4 +1,4 @@
-"""Commands that find and show messages: queryMsgById, printMsg, queryCq and their kin."""
+"""Declares commands that find and show messages, such as queryMsgById, printMsg and queryCq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of NameServers: getNamesrvConfig, updateKvConfig, wipeWritePerm and their kin."""
+"""Declares commands about NameServers, such as getNamesrvConfig, updateKvConfig and wipeWritePerm."""
 
 from __future__ import annotations
 

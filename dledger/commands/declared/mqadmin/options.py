@@ -1,4 +1,4 @@
-"""Options that several of RocketMQ's commands have, and the class of their declarations."""
+"""Options that several of RocketMQ's commands have, and the class with which a command is declared."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ ROUTE_TOPIC = Option("c", "cluster", "Topic whose brokers are asked, for queues 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the table. `place`: `module:function` in `dledger.commands.mqadmin`, imported when it
-    runs. `offline`: it sends no request. `direct`: with -b it asks only that broker."""
+    """One of RocketMQ's commands.
+
+    `place` is its function, as `module:function` in `dledger.commands.mqadmin`; it is imported when the
+    command runs. `offline`: the command sends no request. `direct`: if -b is given, the command sends
+    requests only to that broker.
+    """
 
     name: str
     text: str
@@ -36,7 +40,7 @@ class Command:
 
     @property
     def run(self) -> Callable[[Call], Awaitable[None]]:
-        """Import the function that does the work."""
+        """Import and return the function that does the work of this command."""
         module, _, name = self.place.partition(":")
         found: Callable[[Call], Awaitable[None]] = getattr(
             import_module(f"dledger.commands.mqadmin.{module}"), name

@@ -1,8 +1,9 @@
-"""Commands for things that a Raft group does not have: controllers, containers, static topics, RocksDB, cold
-reads.
+"""Declares commands for what only Apache's servers have: controllers, broker containers, static topics,
+RocksDB, compaction logs, and limits on cold reads.
 
-Commands that consist of one request send it: Apache's servers answer, ours say why they do not. Commands that
-need more, or read files that only Apache's brokers have, say so.
+Most of these commands send one request. Apache's servers carry it out; this project's servers answer with
+the reason why they refuse. Commands that would need more, such as those about static topics, send nothing
+and print that they are not supported. dumpCompactionLog reads a file.
 """
 
 from __future__ import annotations

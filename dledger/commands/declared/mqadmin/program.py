@@ -1,8 +1,9 @@
-"""`dledger mqadmin`: RocketMQ's commands, whose options are spelt as there (`-n`, `-t`, `--brokerAddr`).
+"""`dledger mqadmin`: the click command that runs RocketMQ's commands, with RocketMQ's spelling of options
+(`-n`, `-t`, `--brokerAddr`).
 
-The table of these commands (`dledger.commands.declared.mqadmin.table`) declares their options. This module
-makes one click command of them: for completion, for the list, and so that nothing is loaded before the
-command is known.
+The table `dledger.commands.declared.mqadmin.table` declares these options; click does not parse them. The
+click command exists for completion and for the list of commands, and so that nothing is imported before
+the command's name is known.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REST = "arguments"
 
 
 def _words(ctx: click.Context, parameter: click.Parameter | None, incomplete: str) -> list[str]:
-    """Completions: names of RocketMQ's commands, and after a command its options."""
+    """Return completions: the names of RocketMQ's commands, and after a command's name its options."""
     words = ctx.params.get(_REST) or ()
     if not words:
         names = ["help", *COMMANDS]
@@ -38,7 +39,7 @@ def _words(ctx: click.Context, parameter: click.Parameter | None, incomplete: st
 
 
 class _Mqadmin(Command):
-    """Completes options that click does not parse."""
+    """The click command `dledger mqadmin`. It completes options that click does not parse."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the options of the command that was typed."""

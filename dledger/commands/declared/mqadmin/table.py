@@ -40,7 +40,8 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 
 def find(word: str) -> Command | None:
-    """The command of this name or alias, in any case of letters, as in Apache's mqadmin."""
+    """Return the command with this name or alias; upper and lower case count as equal, as in Apache's
+    mqadmin."""
     wanted = word.lower()
     for command in COMMANDS.values():
         if wanted in (command.name.lower(), command.alias.lower()):
@@ -49,7 +50,7 @@ def find(word: str) -> Command | None:
 
 
 def meant(word: str) -> str | None:
-    """The command that was probably meant; None when no name is similar."""
+    """Return the command with the most similar name; None if no name is similar."""
     names = {name.lower(): name for name in COMMANDS}
     near = get_close_matches(word.lower(), names, 1)
     return names[near[0]] if near else None

@@ -1,4 +1,4 @@
-"""Commands of topics: updateTopic, topicRoute and their kin."""
+"""Declares commands about topics, such as updateTopic and topicRoute."""
 
 from __future__ import annotations
 
