@@ -95,9 +95,11 @@ class LiveQueues:
             for queue, ends in found.items()
         }
 
-    def lives(self, *, qualify: bool) -> Lives:
+    def lives(self, *, qualify: bool) -> tuple[Lives, Lives]:
         found = self._open().lives(self._queues())
-        return {qualified(topic, group if qualify else ""): life for (topic, group), life in found.items()}
+        return {
+            qualified(topic, group if qualify else ""): life for (topic, group), life in found.items()
+        }, {}
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         wanted = {}

@@ -80,13 +80,14 @@ class DirectoryQueues:
                     found[qualified(topic, group), queue_id] = files.bounds(topic, queue_id)
         return found
 
-    def lives(self, *, qualify: bool) -> Lives:
-        return {
-            qualified(topic, replica.group if qualify else ""): life
-            for replica in self._replicas()
-            for topic, life in topic_lives(replica).items()
-            if wants_topic(self.options.topics, topic)
-        }
+    def lives(self, *, qualify: bool) -> tuple[Lives, Lives]:
+        found: tuple[Lives, Lives] = {}, {}
+        for replica in self._replicas():
+            for into, lives in zip(found, topic_lives(replica), strict=True):
+                for topic, life in lives.items():
+                    if wants_topic(self.options.topics, topic):
+                        into[qualified(topic, replica.group if qualify else "")] = life
+        return found
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         found = {}
@@ -260,12 +261,13 @@ class DirectoryLog:
             for replica in self._replicas()
         }
 
-    def lives(self, *, qualify: bool) -> Lives:
-        return {
+    def lives(self, *, qualify: bool) -> tuple[Lives, Lives]:
+        found = {
             qualified(LOG, replica.group if qualify else ""): str(Life(replica.identity.cluster, 0))
             for replica in self._replicas()
             if replica.identity is not None and replica.identity.cluster
         }
+        return found, {}
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         raise NotImplementedError("refused with the options")

@@ -12,7 +12,7 @@ life, in which the offsets of the first life mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from dledger.formats.life import Life
@@ -42,10 +42,15 @@ class Position:
 
 @dataclass(frozen=True)
 class There:
-    """What a source has now: the range of committed messages of each queue, and the life of each topic."""
+    """What a source has: the range of committed messages of each queue, and the life of each topic.
+
+    `lives` are those of now. `older` are those of a snapshot after which much was written. They show that a
+    topic was created again, and are not recorded in a checkpoint.
+    """
 
     bounds: dict[Queue, Bounds]
     lives: Lives = field(default_factory=dict)
+    older: Lives = field(default_factory=dict)
 
 
 class DataLost(Exception):
@@ -132,33 +137,45 @@ def named_offsets(
 
 def resumed(start: Position, there: There, *, fail: bool) -> Position:
     """Return the position from which a stream resumes: those offsets of `start` that are still valid, with
-    the present lives.
+    the lives of their topics.
 
-    Offsets of a topic whose life has ended are dropped. If the topic was created again, its queues are
-    read from their first message. A topic without a life in `start` gets its present life.
-
-    With `fail`, raises DataLost if a life has ended, or if the source no longer reports the life of a
-    topic that it has.
+    Offsets of a topic whose life has ended are dropped, so its queues are read from their first message if it
+    was created again. With `fail`, raises DataLost instead. A life in `start` is kept if the source reports
+    an older one or none: its state is behind, or cannot be read. A topic without a life in `start` gets its
+    present life.
     """
-    changed = [topic for topic, life in start.lives.items() if there.lives.get(topic) != life]
     with_queues = {topic for topic, _ in there.bounds}
-    ended = [topic for topic in changed if topic in there.lives or topic not in with_queues]
+    ended = [topic for topic, life in start.lives.items() if _has_ended(topic, life, there, with_queues)]
     if ended and fail:
-        topic = ended[0]
-        again = " and made again" if topic in there.lives else ""
-        raise DataLost(
-            f"topic {topic} was deleted{again}: the stream has read the life {start.lives[topic]} "
-            f"(cluster.position), and now there is {there.lives.get(topic, 'none')}; failOnDataLoss=false "
-            "continues with the stored messages, from their beginning"
-        )
-    if changed and fail:
-        raise DataLost(
-            f"topic {changed[0]} has the life {start.lives[changed[0]]} in the checkpoint, and the source "
-            "does not report lives now: read one that does, or set failOnDataLoss=false to go on unchecked"
-        )
+        raise DataLost(_ended_text(ended[0], start.lives[ended[0]], there))
     offsets = {queue: offset for queue, offset in start.offsets.items() if queue[0] not in ended}
-    lives = {topic: life for topic, life in start.lives.items() if topic not in ended}
-    return Position(offsets, {**lives, **there.lives})
+    kept = {topic: life for topic, life in start.lives.items() if topic not in ended}
+    return Position(offsets, {**there.lives, **kept})
+
+
+def _has_ended(topic: str, life: str, there: There, with_queues: Set[str]) -> bool:
+    """Whether a topic was deleted since `life` was recorded. Unknown counts as no."""
+    now = there.lives.get(topic) or there.older.get(topic)
+    if now is None:
+        return topic not in with_queues
+    recorded, reported = Life.parse(life), Life.parse(now)
+    return recorded.cluster != reported.cluster or reported.born > recorded.born
+
+
+def _ended_text(topic: str, life: str, there: There) -> str:
+    now = there.lives.get(topic) or there.older.get(topic)
+    goes_on = "failOnDataLoss=false continues with the stored messages, from their beginning"
+    if now is None:
+        return f"topic {topic} was deleted; the stream has read its life {life} (cluster.position). {goes_on}"
+    what = (
+        "was deleted and made again"
+        if Life.parse(now).cluster == Life.parse(life).cluster
+        else "is now read from the log of another group"
+    )
+    return (
+        f"topic {topic} {what}: the stream has read the life {life} (cluster.position), and now there is "
+        f"{now}. {goes_on}"
+    )
 
 
 def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *, fail: bool) -> Offsets:

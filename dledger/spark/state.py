@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import Ints, read_windows
+from dledger.spark.offsets import Lives
 from dledger.spark.records import Records, records_of
 from dledger.spark.stores import IndexUnits, pieces
 
 REPLAY_BYTES = 16 * 1024 * 1024
-"""Largest size, in bytes of log, that is replayed on the driver to know the present state. It takes about
-a tenth of a second."""
+"""Limit, in bytes, of the log that is replayed on the driver to know the present state. It takes some tenths
+of a second."""
 
 
 def committed_state(replica: Replica) -> ReplicatedState:
@@ -58,44 +60,54 @@ def committed_state(replica: Replica) -> ReplicatedState:
     return state
 
 
-def recent_state(replica: Replica) -> ReplicatedState | None:
-    """Return the state after the last committed entry. If more than `REPLAY_BYTES` of log follow the
-    newest snapshot, return the state in the snapshot instead. A running broker writes a snapshot every 30
-    s (`snapshotIntervalMs`).
+class RecentState(NamedTuple):
+    """The replicated state of a store, as far as it is known at little cost."""
 
-    None if the state cannot be read, and for a log of more than `REPLAY_BYTES` without a snapshot. Raises
-    OSError.
+    state: ReplicatedState
+    is_current: bool
+    """Whether it is the state after the last committed entry, and not that of an older snapshot."""
+
+
+def recent_state(replica: Replica) -> RecentState | None:
+    """Return the state after the last committed entry. If more than `REPLAY_BYTES` of log follow the newest
+    snapshot, or if the log after it is damaged, return the state of the snapshot instead. A running broker
+    writes a snapshot every 30 s (`snapshotIntervalMs`).
+
+    None if there is no snapshot either. Raises OSError.
     """
     files = files_for(replica.directory)
+    applied, known = -1, None
     try:
-        applied, state = _newest(files, replica)
+        applied, known = _newest(files, replica)
         with closing(IndexUnits(files, replica)) as units:
             begin = 0 if applied < 0 else units.end_position(applied)
             end = units.end_position(replica.committed)
         if begin is not None and end is not None and end - begin <= REPLAY_BYTES:
-            return committed_state(replica)
+            return RecentState(committed_state(replica), True)
     except StoreError:
-        return None
-    return None if applied < 0 else state
+        pass  # `committed_state` tells why to those who need the state; here the snapshot must do
+    return None if known is None or applied < 0 else RecentState(known, False)
 
 
-def topic_lives(replica: Replica) -> dict[str, str]:
-    """Return the life of each topic (`formats.life`), according to the `recent_state`. A life is the time
-    between a topic's creation and its deletion.
+def topic_lives(replica: Replica) -> tuple[Lives, Lives]:
+    """Return the life of each topic (`formats.life`), according to the `recent_state`: the lives of now, or
+    those of an older snapshot. One of the two is empty. A life is the time between a topic's creation and its
+    deletion.
 
-    Empty for stores without an identity, such as those of Apache's brokers, and if the `recent_state` is
-    not known. Raises OSError.
+    Both are empty for stores without an identity, such as those of Apache's brokers, and if the
+    `recent_state` is not known. Raises OSError.
     """
     if replica.identity is None or not replica.identity.cluster:
-        return {}
-    state = recent_state(replica)
-    if state is None:
-        return {}
-    births = state[TOPIC_BIRTHS].rows
-    return {
+        return {}, {}
+    recent = recent_state(replica)
+    if recent is None:
+        return {}, {}
+    births = recent.state[TOPIC_BIRTHS].rows
+    found = {
         topic: str(Life(replica.identity.cluster, births[topic].at if topic in births else 0))
-        for topic in state.topics
+        for topic in recent.state.topics
     }
+    return (found, {}) if recent.is_current else ({}, found)
 
 
 def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:

@@ -45,6 +45,10 @@ LOOKS = 10
 """Largest number of attempts to read the ranges of the queues while topics are created or deleted."""
 
 
+class UnstableTopics(Exception):
+    """Topics are created and deleted faster than they can be looked at. Nothing is lost."""
+
+
 class Queues(Protocol):
     """Queues that can be read from one offset to another: the source of a stream. Methods are blocking."""
 
@@ -54,9 +58,9 @@ class Queues(Protocol):
     def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
         """Return every wanted queue with the range of offsets that exist and are committed now."""
 
-    def lives(self, *, qualify: bool) -> Lives:
-        """Return the life of each wanted topic (the time between its creation and its deletion), if the
-        source reports lives."""
+    def lives(self, *, qualify: bool) -> tuple[Lives, Lives]:
+        """Return the life of each wanted topic, where the source reports lives: those of now, and those of an
+        older snapshot (`There`)."""
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         """Return, for each queue, the offset of the first message stored at or after a time, in ms since
@@ -129,9 +133,10 @@ class BaseReader(DataSourceStreamReader):
             bounds = self._queues.bounds(qualify=qualify)
             before, lives = lives, self._queues.lives(qualify=qualify)
             if lives == before:
-                return There(bounds, lives)
-        raise DataLost(
-            f"topics were made or deleted during each of {LOOKS} looks at them: start the query again"
+                return There(bounds, *lives)
+        raise UnstableTopics(
+            f"topics were created or deleted during each of {LOOKS} looks at them: start the query again, or "
+            "name the topics that are to be read"
         )
 
     def _there(self, known: Position) -> There:

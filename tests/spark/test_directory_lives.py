@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from dledger.formats.state import TopicConfig
+from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
 from dledger.formats.state_file import pack_snapshot
@@ -20,7 +20,7 @@ from dledger.spark.offsets import DataLost, Encoded
 from dledger.spark.options import parse
 from dledger.spark.stores import open_replicas
 from dledger.spark.streaming import StreamReader
-from tests.audit.store_builder import Log, write_store
+from tests.audit.store_builder import Log, flip, write_store
 
 TOPIC = "orders"
 FIRST, SECOND = 10, 25
@@ -112,7 +112,7 @@ def test_a_topic_that_is_made_again_is_another_one(store: Store) -> None:
 def test_a_topic_that_is_gone_is_an_error_or_nothing(store: Store) -> None:
     read = read_all(store)
     store.delete()
-    with pytest.raises(DataLost, match=f"topic {TOPIC} was deleted: .* now there is none"):
+    with pytest.raises(DataLost, match=f"topic {TOPIC} was deleted; the stream has read its life"):
         take(store.stream(), read)
     going_on = store.stream("false")
     assert take(going_on, read) == read
@@ -123,38 +123,102 @@ def test_a_topic_that_is_gone_is_an_error_or_nothing(store: Store) -> None:
 def test_the_store_of_another_group_is_not_gone_on_with(store: Store) -> None:
     read = read_all(store)
     store.write(cluster="c9")
-    with pytest.raises(DataLost, match=r"the life c0\..* now there is c9\."):
+    with pytest.raises(DataLost, match=r"the log of another group: .* the life c0\..* now there is c9\."):
         take(store.stream(), read)
 
 
-def test_a_store_whose_state_cannot_be_read_reports_no_lives(store: Store) -> None:
+def write_snapshot(store: Store, index: int, known: ReplicatedState) -> None:
+    """The snapshot that a broker wrote when it had applied the entry `index`."""
+    (entry,) = (one for one in store.log.entries if one.index == index)
+    path = store.path / "state/snapshot"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pack_snapshot(index, entry.pos + entry.size, known, entry.term))
+
+
+def lives_of(store: Store) -> tuple[dict[str, str], dict[str, str]]:
+    (replica,) = open_replicas([str(store.path)])
+    return state.topic_lives(replica)
+
+
+def state_of(store: Store) -> tuple[int, ReplicatedState]:
+    (replica,) = open_replicas([str(store.path)])
+    return store.log.entries[-1].index, state.committed_state(replica)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_store_whose_state_cannot_be_read_is_read_on(store: Store, fail: str) -> None:
+    """The position keeps its life, and is compared when the state can be read again."""
     read = read_all(store)
     store.log.system({"op": "an operation of a later version"})
     send(store.log, 2)
     store.write()
-    with pytest.raises(DataLost, match="the source does not report lives now"):
+    assert lives_of(store) == ({}, {})
+    reader = store.stream(fail)
+    end = take(reader, read)
+    assert end == {**read, f"{TOPIC}/0": FIRST + 2}
+    assert rows(reader, read, end) == [FIRST, FIRST + 1]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_log_that_is_too_long_to_replay_ends_no_stream(
+    store: Store, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young group has no snapshot yet."""
+    read = read_all(store)
+    send(store.log, 5)
+    store.write()
+    monkeypatch.setattr(state, "REPLAY_BYTES", 100)
+    assert lives_of(store) == ({}, {})
+    reader = store.stream(fail)
+    end = take(reader, read)
+    assert end == {**read, f"{TOPIC}/0": FIRST + 5}
+    assert rows(reader, read, end) == [*range(FIRST, FIRST + 5)]
+
+
+def test_an_older_snapshot_takes_nothing_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream has read the second life when much log follows a snapshot that knows the first."""
+    index, known = state_of(store)
+    store.delete()
+    store.make_again()
+    reader = store.stream()
+    read = take(reader, reader.initialOffset())
+    assert read == {f"{TOPIC}/0": SECOND, TOPIC: f"c0.{store.lives[1]}"}
+    write_snapshot(store, index, known)
+    monkeypatch.setattr(state, "REPLAY_BYTES", 100)
+    assert lives_of(store) == ({}, {TOPIC: f"c0.{store.lives[0]}"})
+    for fail in ("true", "false"):
+        assert take(store.stream(fail), read) == read
+
+
+def test_a_newer_snapshot_shows_the_new_life(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = read_all(store)
+    store.delete()
+    store.make_again()
+    index, known = state_of(store)
+    send(store.log, 2)
+    store.write()
+    write_snapshot(store, index, known)
+    monkeypatch.setattr(state, "REPLAY_BYTES", 100)
+    with pytest.raises(DataLost, match="was deleted and made again"):
         take(store.stream(), read)
     going_on = store.stream("false")
     end = take(going_on, read)
-    assert end == {**read, f"{TOPIC}/0": FIRST + 2}
-    assert rows(going_on, read, end) == [FIRST, FIRST + 1]
-
-
-def test_the_snapshot_tells_lives_where_much_log_follows_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without one, nothing is known of a log that is too long to replay."""
-    monkeypatch.setattr(state, "REPLAY_BYTES", 100)
-    (replica,) = open_replicas([str(store.path)])
-    assert state.topic_lives(replica) == {}
-    known = state.committed_state(replica)
-    last = store.log.entries[-1]
-    store.delete()
-    store.make_again()
-    path = store.path / "state/snapshot"
-    path.parent.mkdir()
-    path.write_bytes(pack_snapshot(last.index, last.pos + last.size, known, last.term))
-    (replica,) = open_replicas([str(store.path)])
-    assert state.topic_lives(replica) == {TOPIC: f"c0.{store.lives[0]}"}
+    assert end == {f"{TOPIC}/0": SECOND + 2}, "the life of a snapshot is not recorded"
     monkeypatch.undo()
-    assert state.topic_lives(replica) == {TOPIC: f"c0.{store.lives[1]}"}
+    assert take(going_on, end) == end
+
+
+def test_damage_behind_the_snapshot_ends_no_stream(store: Store) -> None:
+    """The snapshot is used, and the damaged entry is the affair of whoever reads it."""
+    read = read_all(store)
+    index, known = state_of(store)
+    other = store.log.message("other", bytes(200))
+    send(store.log, 3)
+    store.write()
+    write_snapshot(store, index, known)
+    (entry,) = (one for one in store.log.entries if one.index == other)
+    flip(store.path, entry, 120)
+    assert lives_of(store) == ({}, {TOPIC: f"c0.{store.lives[0]}"})
+    reader = store.stream()
+    end = take(reader, read)
+    assert rows(reader, read, end) == [FIRST, FIRST + 1, FIRST + 2]

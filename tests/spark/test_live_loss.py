@@ -130,7 +130,7 @@ def test_a_topic_that_is_deleted_and_made_again(
     send(fake, count)
     failing = stream(fake, "true", kind)
     text = (
-        f"topic {TOPIC} was deleted and made again: .* the life C.0 .* now there is C.1; failOnDataLoss=false"
+        f"topic {TOPIC} was deleted and made again: .* the life C.0 .* now there is C.1. failOnDataLoss=false"
     )
     with pytest.raises(DataLost, match=text):
         failing.partitions(read, take(failing, read))
