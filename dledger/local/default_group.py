@@ -16,11 +16,9 @@ def local_namesrv() -> str | None:
     It is the default of options that name NameServers. NAMESRV_ADDR comes first.
     """
     directory = Path(os.environ.get(DIRECTORY_VARIABLE) or DIRECTORY)
-    if not (directory / "cluster.json").is_file():
-        return None
     from dledger.local.cluster import ClusterError, LocalCluster
 
     try:
         return LocalCluster.open(directory).namesrv_addr
-    except ClusterError:
-        return None  # `dledger status` reports what is wrong with it
+    except (ClusterError, OSError):
+        return None  # there is none, or `dledger status` reports what is wrong with it
