@@ -44,6 +44,8 @@ OLDEST_GLIBC = (2, 17)
 PACKAGES = ("dledger", "pyspark_dledger")
 NOT_IN_WHEELS = {".pyx", ".patch"}
 """Suffixes of files that an installation does not need: source of the twins, mutants of the product."""
+FRAGMENT = re.compile(r"(?:\d+|\+[a-z0-9][a-z0-9-]*)\.([a-z]+)\.md")
+"""Name of a fragment of the changelog."""
 LOG_LINES = 30
 """Lines of a failed command that are shown."""
 
@@ -119,15 +121,31 @@ def section_of(changelog: str, version: str) -> str:
 
 
 def write_changelog(tree: Path, version: str, date: str) -> str:
-    """Move the fragments of `tree` into its changelog, and return the notes of the version."""
+    """Move the fragments of `tree` into its changelog, and return the notes of the version. Raises
+    ReleaseError, before anything is written, for a file that towncrier would leave out."""
+    fragments = check_fragments(tree)
     draft = (sys.executable, "-m", "towncrier", "build", "--draft", "--version", version, "--date", date)
     gathered = output_of(draft, cwd=tree)
     path = tree / "CHANGELOG.md"
     path.write_text(dated_changelog(path.read_text(), version, date, gathered))
-    for fragment in (tree / "changes").iterdir():
-        if fragment.name != "README.md":
-            fragment.unlink()
+    for fragment in fragments:
+        fragment.unlink()
     return section_of(path.read_text(), version)
+
+
+def check_fragments(tree: Path) -> list[Path]:
+    """The fragments of the changelog. Raises ReleaseError for a file that towncrier would pass over."""
+    towncrier = tomllib.loads((tree / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = [one["directory"] for one in towncrier["type"]]
+    found = sorted(path for path in (tree / "changes").iterdir() if path.name != "README.md")
+    for path in found:
+        name = FRAGMENT.fullmatch(path.name)
+        if name is None or name[1] not in kinds or not path.is_file():
+            raise ReleaseError(
+                f"changes/{path.name} is no fragment: call it ISSUE.KIND.md or +short-name.KIND.md, with "
+                f"{', '.join(kinds)} as KIND"
+            )
+    return found
 
 
 # --- the files ------------------------------------------------------------------------------------------
@@ -182,7 +200,7 @@ def check_content(wheel: str, names: Sequence[str], tracked: Sequence[str], comp
 
 def build_wheel(python: str, sdist: Path, target: Path, twins: bool) -> Path:
     """Build a wheel from the source distribution with a Python, and give it its manylinux tag."""
-    raw = target / f"raw-{Path(python).parent.parent.name}-{'twins' if twins else 'pure'}"
+    raw = Path(tempfile.mkdtemp(prefix="raw-", dir=target))
     wheel = (
         sys.executable,
         "-m",

@@ -164,8 +164,10 @@ command = ["flock", {str(held)!r}, "bash", "-c", "touch {began}; sleep 600"]
 deep.KINDS = {{"k": deep.Kind("k", "k", lambda: ["a"], lambda item, seed: command, 0, 600)}}
 deep.main(["--results", {str(tmp_path / "results.jsonl")!r}])
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=deep.ROOT, capture_output=True, check=False)
-    assert done.returncode == 1, done.stderr
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=deep.ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1 and "Aborted!" in done.stderr, done.stderr
+    assert began.exists(), "the item ran"
     subprocess.run(["flock", "--timeout", "60", str(held), "true"], check=True)
 
 

@@ -73,6 +73,21 @@ def test_fragments_move_into_the_changelog(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "changes").iterdir()] == ["README.md"]
 
 
+@pytest.mark.parametrize("name", ["+typo.fix.md", "no-kind.md", "7.fixed.txt"])
+def test_a_file_that_would_be_left_out_stops_the_changelog(tmp_path: Path, name: str) -> None:
+    """towncrier passes over it without a word; it would be deleted, and the note lost."""
+    for one in ("pyproject.toml", "changes/README.md"):
+        (tmp_path / one).parent.mkdir(exist_ok=True)
+        (tmp_path / one).write_bytes((release.ROOT / one).read_bytes())
+    (tmp_path / "CHANGELOG.md").write_text(START + OLDER)
+    (tmp_path / "changes/7.fixed.md").write_text("A leader says why it steps down.\n")
+    (tmp_path / "changes" / name).write_text("A note.\n")
+    with pytest.raises(release.ReleaseError, match="is no fragment"):
+        release.write_changelog(tmp_path, "0.1.0", "2000-02-03")
+    assert (tmp_path / "CHANGELOG.md").read_text() == START + OLDER
+    assert (tmp_path / "changes/7.fixed.md").exists() and (tmp_path / "changes" / name).exists()
+
+
 @pytest.mark.parametrize(
     ("wheel", "oldest"),
     [
