@@ -192,6 +192,8 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
         count = (after.segment - following) // size
         text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
         last = behind[0].first_index - 1
+        if first > last:
+            first, last, text = -1, -1, f"{text}; no entry is missing"
         yield finding("MISSING_SEGMENT", holding.name, text, first=first, last=last, segment=following)
 
 
@@ -232,13 +234,27 @@ def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iter
 def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
     """Return the findings. Those about damage at the head of a segment get the index at which the damage
     began, because the scan of that segment cannot know it."""
-    ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
+    before = _before_segments(holding)
     return [
-        _placed(found, ends[found.segment])
-        if found.first_index < 0 <= found.last_index and ends.get(found.segment, -1) >= 0
+        _placed(found, before[found.segment])
+        if found.first_index < 0 <= found.last_index and found.segment in before
         else found
         for found in findings
     ]
+
+
+def _before_segments(holding: Holding) -> dict[int, int]:
+    """Map the start of each segment to the index of the last entry before it. A segment is missing if that
+    index is unknown, because no earlier segment holds an entry and it is not known where the log begins."""
+    known = bool(holding.segments) and (holding.segments[0].segment == 0 or holding.row.base_index >= 0)
+    last = holding.beginning - 1 if known else None
+    found = {}
+    for segment in holding.segments:
+        if last is not None:
+            found[segment.segment] = last
+        if segment.entries:
+            last = segment.last_index if last is None else max(last, segment.last_index)
+    return found
 
 
 def _placed(found: Finding, before: int) -> Finding:
@@ -264,9 +280,9 @@ def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding
     not."""
     end, committed = holding.end, holding.committed
     told = [*holding.held, *holding.unread]
-    ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
+    before = _before_segments(holding)
     for segment in holding.segments:  # the scan reported every hole
-        start = ends.get(segment.segment, -1) + 1
+        start = before.get(segment.segment, -1) + 1
         told += [(start if first < 0 else first, last) for first, last in segment.holes]
     for each in found:
         if each.code == "INDEX_GAP":  # it names the entry behind the gap

@@ -98,17 +98,18 @@ def test_a_recycled_file_at_the_end_is_clean(tmp_path: Path) -> None:
 FILLER = BLANK.pack(BLANK_MAGIC, SEGMENT_SIZE).ljust(SEGMENT_SIZE, b"\0")
 
 
-def log_over_an_empty_segment(content: bytes, *, chain: int = 0, term: int = 1) -> Log:
-    """Entries, a segment with this content, and entries that go on behind it. `chain` is XORed to the chain
-    value that the first of them is sealed with."""
+def log_over_an_empty_segment(*contents: bytes, chain: int = 0, term: int = 1) -> Log:
+    """Entries, segments with these contents, and entries that go on behind them. `chain` is XORed to the
+    chain value that the first of them is sealed with."""
     log = Log()
     log.open_term(1 if term == 1 else 3)
     for _ in range(60):
         log._reserve(948)
         log.add(bytes(900), Kind.RAW)
     log._reserve(log.segment_size)  # rolls
-    log.segments[log.pos] = bytearray(content)
-    log.pos += log.segment_size
+    for content in contents:
+        log.segments[log.pos] = bytearray(content)
+        log.pos += log.segment_size
     log.segments[log.pos] = bytearray(log.segment_size)
     log.chain ^= chain
     log.term = term
@@ -141,3 +142,35 @@ def test_a_segment_of_zeros_that_lacks_no_entry_names_none(tmp_path: Path) -> No
         SEGMENT_SIZE,
     )
     assert found.detail.endswith("no entry is missing")
+
+
+ZEROS = bytes(SEGMENT_SIZE)
+
+
+@pytest.mark.parametrize("contents", [(ZEROS, ZEROS), (FILLER, ZEROS), (ZEROS, FILLER)])
+def test_several_empty_segments_lack_no_entry(contents: tuple[bytes, bytes], tmp_path: Path) -> None:
+    findings = audit([write_store(log_over_an_empty_segment(*contents), tmp_path / "n0")]).findings
+    assert [found.code for found in findings] == ["BIT_ROT"] * contents.count(ZEROS)
+    assert {(found.first_index, found.last_index) for found in findings} == {(-1, -1)}
+    assert all(found.detail.endswith("no entry is missing") for found in findings)
+
+
+def test_a_missing_file_that_held_no_entry_names_none(tmp_path: Path) -> None:
+    store = write_store(log_over_an_empty_segment(FILLER), tmp_path / "n0")
+    segment_path(store, SEGMENT_SIZE).unlink()
+    (found,) = audit([store]).findings
+    assert (found.code, found.first_index, found.last_index) == ("MISSING_SEGMENT", -1, -1)
+    assert found.detail.endswith("no entry is missing")
+
+
+@pytest.mark.parametrize("wiped", [(0, 1), (1, 2), (2, 3)])
+def test_wiped_segments_name_the_entries_that_they_held(wiped: tuple[int, int], tmp_path: Path) -> None:
+    log = raw_log(400)
+    store = write_store(log, tmp_path / "n0")
+    held = [[e.index for e in log.entries if e.pos // SEGMENT_SIZE == number] for number in wiped]
+    for number in wiped:
+        segment_path(store, number * SEGMENT_SIZE).write_bytes(ZEROS)
+    findings = [found for found in audit([store]).findings if found.code == "BIT_ROT"]
+    assert findings, "the wiped segments are reported"
+    for found in findings:
+        assert (found.first_index, found.last_index) == (held[0][0], held[1][-1]), found
