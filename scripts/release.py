@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -256,7 +257,19 @@ def write_sbom(wheel: Path, python: str, work: Path, target: Path) -> float:
     )
     options = ("--pyproject", str(work / "source/pyproject.toml"), "--output-file", str(target))
     output_of((*bill, *options, str(environment / "bin/python")))
+    found = json.loads(target.read_text())
+    drop_local_references(found)
+    target.write_text(json.dumps(found, indent=2) + "\n")
     return seconds
+
+
+def drop_local_references(bill: dict[str, Any]) -> None:
+    """Remove references to files of this machine from an SBOM: the wheel is not got from there."""
+    for component in (bill.get("metadata", {}).get("component", {}), *bill.get("components", [])):
+        references = component.get("externalReferences", [])
+        kept = [one for one in references if not str(one.get("url", "")).startswith("file:")]
+        if len(kept) < len(references):
+            component["externalReferences"] = kept
 
 
 def described(path: Path, python: str = "", glibc: str = "") -> Made:

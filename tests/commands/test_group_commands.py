@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dledger.broker.config import SETTINGS
 from dledger.commands import further_groups
 from dledger.commands.app import command
 from dledger.commands.further_groups import bring_up_all, find_group, further_names, look_at_all
-from dledger.commands.group_actions import DECIDED, Wish, bring_up, kill_and_wait
+from dledger.commands.group_actions import DECIDED, SEGMENT_MB, Wish, bring_up, kill_and_wait
 from dledger.commands.group_status import (
     ERRORS,
     FINE,
@@ -28,6 +29,7 @@ from dledger.local import wire
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
 from dledger.local.wire import NoAnswer, Registered
 from dledger.runtime.environment_variables import NAMESRV_ADDR
+from dledger.runtime.settings import ConfigError
 
 ELSEWHERE = "127.0.0.1:4"
 """A NameServer of others; nothing listens there."""
@@ -379,3 +381,13 @@ def test_status_looks_here_first_and_then_where_the_variable_says(
     here = dledger("status", NAMESRV_ADDR="h:9")
     assert here.exit_code == 4 and "group near" in here.stdout
     assert "far-away" in dledger("status", "--namesrv", "h:9", DLEDGER_DIR="other").stdout
+
+
+def test_the_sizes_of_segments_are_those_that_brokers_accept() -> None:
+    needed = {"dLegerPeers": "n0-127.0.0.1:40911"}
+    low, high = (size * MIB for size in SEGMENT_MB)
+    for size in (low, high):
+        SETTINGS.load({**needed, "mapedFileSizeCommitLog": str(size)})
+    for size in (low - MIB, high + MIB):
+        with pytest.raises(ConfigError, match="mapedFileSizeCommitLog"):
+            SETTINGS.load({**needed, "mapedFileSizeCommitLog": str(size)})

@@ -143,6 +143,19 @@ def test_a_wheel_with_other_content_is_refused(names: list[str], compiled: bool,
         release.check_content("d.whl", names, TRACKED, compiled)
 
 
+def test_an_sbom_names_no_file_of_this_machine() -> None:
+    index = {"type": "website", "url": "https://example.org/lz4"}
+    bill = {
+        "metadata": {"component": {"name": "dledger"}},
+        "components": [
+            {"name": "dledger", "externalReferences": [{"type": "distribution", "url": "file:///tmp/d.whl"}]},
+            {"name": "lz4", "externalReferences": [index]},
+        ],
+    }
+    release.drop_local_references(bill)
+    assert [one["externalReferences"] for one in bill["components"]] == [[], [index]]
+
+
 def test_a_failed_command_shows_the_end_of_its_output() -> None:
     script = "import sys; print('before'); sys.exit('the reason')"
     with pytest.raises(release.ReleaseError, match="exit code 1:\nbefore\nthe reason"):
