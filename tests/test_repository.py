@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.scripts.test_orders import load_script
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FRAGMENT = load_script("release").FRAGMENT
 KINDS = [one["directory"] for one in PROJECT["tool"]["towncrier"]["type"]]
 FRAGMENTS = sorted(path for path in (ROOT / "changes").iterdir() if path.name != "README.md")
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.md"))
@@ -24,7 +27,7 @@ TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.md"))
 def faults(name: str, text: str) -> list[str]:
     """What is wrong with a fragment of the changelog."""
     found = []
-    kind = re.fullmatch(r"(?:\d+|\+[a-z0-9][a-z0-9-]*)\.([a-z]+)\.md", name)
+    kind = FRAGMENT.fullmatch(name)
     if kind is None:
         found.append("call it ISSUE.KIND.md or +short-name.KIND.md")
     elif kind[1] not in KINDS:
