@@ -192,9 +192,9 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
         count = (after.segment - following) // size
         text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
         last = behind[0].first_index - 1
-        if first > last:
-            first, last, text = -1, -1, f"{text}; no entry is missing"
-        yield finding("MISSING_SEGMENT", holding.name, text, first=first, last=last, segment=following)
+        yield _without_empty_range(
+            finding("MISSING_SEGMENT", holding.name, text, first=first, last=last, segment=following)
+        )
 
 
 def _check_hard_state(holding: Holding) -> Iterator[Finding]:
@@ -236,7 +236,7 @@ def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
     began, because the scan of that segment cannot know it."""
     before = _before_segments(holding)
     return [
-        _placed(found, before[found.segment])
+        _without_empty_range(found._replace(first_index=before[found.segment] + 1))
         if found.first_index < 0 <= found.last_index and found.segment in before
         else found
         for found in findings
@@ -257,11 +257,11 @@ def _before_segments(holding: Holding) -> dict[int, int]:
     return found
 
 
-def _placed(found: Finding, before: int) -> Finding:
-    """Damage behind the entry with index `before`, which ends the segment before."""
-    if found.last_index > before:
-        return found._replace(first_index=before + 1)
-    return found._replace(last_index=-1, detail=f"{found.detail}; no entry is missing")
+def _without_empty_range(found: Finding) -> Finding:
+    """Return a finding about lost bytes. If no entry was in them, it names none and says so."""
+    if found.first_index <= found.last_index:
+        return found
+    return found._replace(first_index=-1, last_index=-1, detail=f"{found.detail}; no entry is missing")
 
 
 def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:
