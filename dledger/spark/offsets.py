@@ -52,6 +52,10 @@ class There:
     lives: Lives = field(default_factory=dict)
     older: Lives = field(default_factory=dict)
 
+    def life(self, topic: str) -> str | None:
+        """Return the newest life of a topic that is known; None if none is."""
+        return self.lives.get(topic) or self.older.get(topic)
+
 
 class DataLost(Exception):
     """Messages that were asked for do not exist, or were deleted."""
@@ -155,7 +159,7 @@ def resumed(start: Position, there: There, *, fail: bool) -> Position:
 
 def _has_ended(topic: str, life: str, there: There, with_queues: Set[str]) -> bool:
     """Whether a topic was deleted since `life` was recorded. Unknown counts as no."""
-    now = there.lives.get(topic) or there.older.get(topic)
+    now = there.life(topic)
     if now is None:
         return topic not in with_queues
     recorded, reported = Life.parse(life), Life.parse(now)
@@ -163,7 +167,7 @@ def _has_ended(topic: str, life: str, there: There, with_queues: Set[str]) -> bo
 
 
 def _ended_text(topic: str, life: str, there: There) -> str:
-    now = there.lives.get(topic) or there.older.get(topic)
+    now = there.life(topic)
     goes_on = "failOnDataLoss=false continues with the stored messages, from their beginning"
     if now is None:
         return f"topic {topic} was deleted; the stream has read its life {life} (cluster.position). {goes_on}"

@@ -34,8 +34,14 @@ of a second."""
 def committed_state(replica: Replica) -> ReplicatedState:
     """Return the state after the last entry that the replica knows to be committed. Raises StoreError or
     OSError."""
-    files = files_for(replica.directory)
-    applied, state = _newest(files, replica)
+    applied, state = _newest(files_for(replica.directory), replica)
+    _replay(replica, applied, state)
+    return state
+
+
+def _replay(replica: Replica, applied: int, state: ReplicatedState) -> None:
+    """Apply the committed entries after the entry `applied` to the state. Raises StoreError or OSError; the
+    state is then that after some entry before the damage."""
     numbers = _Numbers()
     replay = StateReplay(state, numbers.keys.__getitem__)
     following = applied + 1
@@ -57,7 +63,6 @@ def committed_state(replica: Replica) -> ReplicatedState:
             f"{replica.store}: the state is known only up to entry {following - 1}, because the log "
             "after it is damaged or missing: run the audit, or read another replica"
         )
-    return state
 
 
 class RecentState(NamedTuple):
@@ -70,8 +75,8 @@ class RecentState(NamedTuple):
 
 def recent_state(replica: Replica) -> RecentState | None:
     """Return the state after the last committed entry. If more than `REPLAY_BYTES` of log follow the newest
-    snapshot, or if the log after it is damaged, return the state of the snapshot instead. A running broker
-    writes a snapshot every 30 s (`snapshotIntervalMs`).
+    snapshot, return the state of the snapshot instead; if that log is damaged, the state before the damage.
+    A running broker writes a snapshot every 30 s (`snapshotIntervalMs`).
 
     None if there is no snapshot either. Raises OSError.
     """
@@ -83,9 +88,10 @@ def recent_state(replica: Replica) -> RecentState | None:
             begin = 0 if applied < 0 else units.end_position(applied)
             end = units.end_position(replica.committed)
         if begin is not None and end is not None and end - begin <= REPLAY_BYTES:
-            return RecentState(committed_state(replica), True)
+            _replay(replica, applied, known)
+            return RecentState(known, True)
     except StoreError:
-        pass  # `committed_state` tells why to those who need the state; here the snapshot must do
+        pass  # `committed_state` tells why to those who need the state of now
     return None if known is None or applied < 0 else RecentState(known, False)
 
 

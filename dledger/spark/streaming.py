@@ -158,7 +158,7 @@ class BaseReader(DataSourceStreamReader):
     def partitions(self, start: Encoded, end: Encoded) -> list[InputPartition]:
         fail = self._options.fail_on_data_loss
         known, planned = decode(start), decode(end)
-        if known.offsets == planned.offsets and known.lives == planned.lives:
+        if known == planned:
             return []
         there = self._there(planned)
         # If a life has ended since the batch was planned, its messages cannot be read any more.
