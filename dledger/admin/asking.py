@@ -20,6 +20,7 @@ from dledger.client.errors import (
 )
 from dledger.client.name_servers import Size
 from dledger.client.routes import groups_in_cluster, merge_clusters, topics_in_list
+from dledger.formats import life
 from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicList, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -186,7 +187,7 @@ class Asking:
             ResponseCode.NO_PERMISSION,
         )
         answer = await self.leader(address, code, header, accept=unsaid)
-        return answer.ext.get("life")
+        return answer.ext.get(life.FIELD)
 
     async def _successor(self, address: str, deadline: float) -> str | None:
         """Another master of the group that this address belongs to; None if none appears before

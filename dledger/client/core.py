@@ -567,7 +567,7 @@ class ClientCore:
                 )
         if taken:
             self._answers.accepted()
-        elif refused is not None and self._answers.refused_for_good(self.now()):
+        elif refused is not None and self._answers.refused(self.now()):
             self.on_refused(refused)
 
     def _warn(self, event: str, text: str) -> None:

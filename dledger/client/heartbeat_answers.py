@@ -20,12 +20,12 @@ class HeartbeatAnswers:
         self._warned: dict[str, None] = {}
 
     def accepted(self) -> None:
-        """Note that a broker accepted a heartbeat."""
+        """Record that a broker accepted a heartbeat."""
         self._known, self._refused_since = True, None
 
-    def refused_for_good(self, now: float) -> bool:
-        """Note that no broker accepted a heartbeat and one refused it. Return whether the client should end:
-        at once if it was never accepted, otherwise after `patience_s`."""
+    def refused(self, now: float) -> bool:
+        """Record that no broker accepted a heartbeat and one refused it. Return whether the client should
+        end: at once if it was never accepted, otherwise after `patience_s`."""
         if self._refused_since is None:
             self._refused_since = now
         return not self._known or now - self._refused_since >= self._patience_s

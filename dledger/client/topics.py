@@ -10,6 +10,7 @@ from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound
 from dledger.client.message import check_topic
 from dledger.client.routes import publish_queues
+from dledger.formats import life
 from dledger.remoting.bodies import PERM_READ, PERM_WRITE
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicConfigHeader
@@ -56,7 +57,9 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
         group = core.group(name)
         asked = TopicConfigHeader(topic, byLeader=True)
         known = await core.invoke_leader(group, None, RequestCode.GET_TOPIC_CONFIG, asked)
-        header = DeleteTopicHeader(topic, known.ext.get("life"))  # None: not there, or not a broker of ours
+        header = DeleteTopicHeader(
+            topic, known.ext.get(life.FIELD)
+        )  # None: not there, or not a broker of ours
         await core.change(group, None, RequestCode.DELETE_TOPIC_IN_BROKER, header, f"delete topic {topic!r}")
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+FIELD = "life"
+"""Name of a field in the answers to 351 GET_TOPIC_CONFIG and 352 GET_SUBSCRIPTIONGROUP_CONFIG, and in the
+requests 215 DELETE_TOPIC_IN_BROKER and 207 DELETE_SUBSCRIPTIONGROUP. Its value is a `Life` as text."""
+
 
 class Life(NamedTuple):
     """Identifies one life of a topic or consumer group.

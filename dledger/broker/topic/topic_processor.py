@@ -35,6 +35,7 @@ from dledger.broker.topic.topic_names import (
     topic_problem,
 )
 from dledger.broker.topic.topic_table import TopicTable, topic_body
+from dledger.formats import life
 from dledger.formats.life import Life
 from dledger.formats.state import (
     GROUP_BIRTHS,
@@ -66,9 +67,6 @@ from dledger.remoting.headers import (
 from dledger.remoting.registration import table_body
 
 B = TypeVar("B", bound=Birth)
-LIFE = "life"
-"""Name of a field in the answers to 351 GET_TOPIC_CONFIG and 352 GET_SUBSCRIPTIONGROUP_CONFIG, and in the
-requests 215 DELETE_TOPIC_IN_BROKER and 207 DELETE_SUBSCRIPTIONGROUP. For its value see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 MAX_LIST = 100
@@ -317,7 +315,7 @@ class TopicProcessor:
             call.respond(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
             return
         births = self._births(TOPIC_BIRTHS)
-        call.respond(ext={LIFE: str(self._life(births.get(name)))}, body=topic_body(config))
+        call.respond(ext={life.FIELD: str(self._life(births.get(name)))}, body=topic_body(config))
 
     @handles(
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
@@ -339,7 +337,7 @@ class TopicProcessor:
             call.respond(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
             return
         births = self._births(GROUP_BIRTHS)
-        call.respond(ext={LIFE: str(self._life(births.get(name)))}, body=shown_group(group).encode())
+        call.respond(ext={life.FIELD: str(self._life(births.get(name)))}, body=shown_group(group).encode())
 
     def _answer_one(
         self, call: Call[TopicConfigHeader] | Call[GroupHeader], answer: Callable[[], None]

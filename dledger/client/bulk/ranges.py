@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.consuming.offsets import QueueOffsets
@@ -22,6 +23,7 @@ from dledger.client.message import MessageQueue
 from dledger.client.name_servers import successful
 from dledger.client.options import ClientOptions
 from dledger.client.routes import subscribe_queues, topics_in_list
+from dledger.formats import life
 from dledger.remoting.bodies import KvTable, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -34,6 +36,8 @@ from dledger.remoting.headers import (
 )
 from dledger.runtime import Env
 
+K = TypeVar("K")
+V = TypeVar("V")
 CONCURRENT_ASKS = 64
 """At most this many offset requests are in flight at once."""
 _NOT_YET_PAUSE_S = 0.02
@@ -41,9 +45,6 @@ _REMOVED = "MESSAGE_WAS_REMOVING"
 _OURS = "raftTerm"
 """The name of a figure in the runtime info of brokers (request 28 GET_BROKER_RUNTIME_INFO). Only our brokers
 report it."""
-
-
-Ask = Callable[[MessageQueue], Awaitable[int]]
 
 
 class OffsetsGone(ClientError):
@@ -111,21 +112,19 @@ class RangeReader(AsyncClient):
         A topic is missing in the result if its group does not have it, or if the broker does not report
         lives, as Apache's brokers. Raises NoBroker, BrokerRefused.
         """
-        free = asyncio.Semaphore(CONCURRENT_ASKS)
 
-        async def one(topic: str, group: str) -> str | None:
+        async def ask(place: tuple[str, str]) -> str | None:
+            topic, group = place
             header = TopicConfigHeader(topic, byLeader=True)
-            async with free:
-                found = self._core.group(group)
-                answer = await self._core.invoke_leader(found, topic, RequestCode.GET_TOPIC_CONFIG, header)
+            code = RequestCode.GET_TOPIC_CONFIG
+            answer = await self._core.invoke_leader(self._core.group(group), topic, code, header)
             if answer.code not in _LIFE_ANSWERS:
                 text = refused_text(answer.code, answer.remark)
                 raise BrokerRefused(f"life of topic {topic} in {group}: {text}", answer.code)
-            return answer.ext.get("life")
+            return answer.ext.get(life.FIELD)
 
-        known = list(dict.fromkeys((queue.topic, queue.broker_name) for queue in queues))
-        answers = await asyncio.gather(*(one(*place) for place in known))
-        return {place: life for place, life in zip(known, answers, strict=True) if life is not None}
+        answers = await self._each({(queue.topic, queue.broker_name): None for queue in queues}, ask)
+        return {place: found for place, found in answers.items() if found is not None}
 
     async def keeps_order(self, group: str) -> bool:
         """Whether store times never decrease in the queues of a broker group. True for our brokers, whose log
@@ -143,14 +142,15 @@ class RangeReader(AsyncClient):
         except BadBody as error:
             raise BrokerRefused(f"runtime figures of {group}: {error.remark}") from error
 
-    async def _each(self, queues: Iterable[MessageQueue], ask: Ask) -> dict[MessageQueue, int]:
+    async def _each(self, places: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+        """Ask for each place, at most `CONCURRENT_ASKS` at a time. Return the answers by place."""
         free = asyncio.Semaphore(CONCURRENT_ASKS)
 
-        async def one(queue: MessageQueue) -> int:
+        async def one(place: K) -> V:
             async with free:
-                return await ask(queue)
+                return await ask(place)
 
-        known = list(queues)
+        known = list(places)
         return dict(zip(known, await asyncio.gather(*map(one, known)), strict=True))
 
     async def _topic_list(self, code: RequestCode) -> list[str]:
