@@ -20,7 +20,7 @@ from types import MappingProxyType
 from dledger.bench.report import Load, Tally
 from dledger.client.errors import ClientError
 from dledger.local.cluster import ClusterError, ProcessError
-from dledger.local.default_group import local_namesrv
+from dledger.local.default_group import local_namesrv, no_address
 from dledger.runtime.env import production_env
 from dledger.runtime.environment_variables import namesrv_addr
 from dledger.runtime.options import Options, WrongUsage
@@ -51,10 +51,7 @@ def _load(options: Options) -> int:
     """Run `produce` or `consume`."""
     namesrv = options.namesrv or namesrv_addr() or local_namesrv()
     if not namesrv:
-        raise WrongUsage(
-            "no NameServer address: give --namesrv host:port, set NAMESRV_ADDR, or call the command in the "
-            "directory in which `dledger up` was called"
-        )
+        raise WrongUsage(no_address("--namesrv"))
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
     seconds = options.seconds
     producing = options.mode == "produce"

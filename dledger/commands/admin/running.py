@@ -18,7 +18,7 @@ from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import ClientError, ClientOptions, NoBroker, NoNameServer, TopicNotFound
 from dledger.commands import exit_codes
 from dledger.commands.admin.showing import Table, show
-from dledger.local.default_group import local_namesrv
+from dledger.local.default_group import local_namesrv, no_address
 from dledger.remoting.codes import ResponseCode
 from dledger.runtime.environment_variables import namesrv_addr
 
@@ -89,10 +89,7 @@ def is_down(error: ClientError) -> bool:
 
 def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
     if not (told.namesrv or namesrv_addr()):
-        raise click.UsageError(
-            "no NameServer address: give it with -n host:port, set NAMESRV_ADDR, or call the command in the "
-            "directory in which `dledger up` was called"
-        )
+        raise click.UsageError(no_address("-n"))
 
     async def run() -> None:
         options = ClientOptions(namesrv_timeout_s=3.0, request_timeout_s=5.0)

@@ -82,7 +82,7 @@ def _mode(
 def _of_a_running_group() -> list[click.Parameter]:
     """Return the options that `produce` and `consume` share."""
     return [
-        namesrv_option("host:port of a NameServer, several with ';'."),
+        namesrv_option("host:port of a NameServer, several with ';'.", "or the group of this directory"),
         option(
             "--topic",
             metavar="NAME",
