@@ -1,8 +1,8 @@
-"""Headers of the audit requests (codes 28001 to 28008), which RocketMQ does not have.
+"""Headers of the audit requests (codes 28001 to 28009), which RocketMQ does not have.
 
 An auditor compares the replicas of a broker group. It first asks each broker to describe its replica, then
 for *rows* (checksums and counts) of the segments and of the other files, and, where replicas differ, for
-single entries. These requests scan files. So a request starts a *job* at the broker, and an answer reports
+single entries. These requests (all but 28009) scan files. So a request starts a *job* at the broker, and an answer reports
 how far the job is. The rows come in pages (`audit.row_codec`) in the bodies of the answers.
 """
 
@@ -83,8 +83,37 @@ class AuditUnitsHeader(Header):
     count: I32
 
 
+class AuditLogHeader(Header):
+    """Request 28009 AUDIT_LOG: return bytes of the log as they are stored, from entry `first` on.
+
+    There are at most `maxBytes` bytes, unless the first entry alone is larger. They may end within an entry,
+    and at the end of a segment with its blank tail. No job is started. Brokers of older releases do not know
+    this request.
+    """
+
+    first: I64
+    maxBytes: I32
+
+
+class AuditLogAnswer(Header):
+    """Header of the answer to 28009 AUDIT_LOG.
+
+    `position` is the log offset of the body's first byte. It is -1, and the body is empty, if entry `first`
+    is not in the log (`begin` is the index of the log's first entry) or not applied yet (`applied` is the
+    index of the last applied entry). `cluster` is the id of the log, empty while the broker does not know
+    it.
+    """
+
+    begin: I64
+    applied: I64
+    position: I64
+    cluster: str
+    group: str
+    node: str
+
+
 class AuditAnswerHeader(Header):
-    """Header of the answer to each audit request. While the job waits or runs, `pages` is 0 and the body is
+    """Header of the answer to each audit request but 28009. While the job waits or runs, `pages` is 0 and the body is
     empty; the auditor then repeats the request."""
 
     job: str

@@ -171,7 +171,7 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
-    AUDIT_DESCRIBE = 28001  # 28001 to 28008 are ours: see remoting.audit_headers
+    AUDIT_DESCRIBE = 28001  # 28001 to 28009 are ours: see remoting.audit_headers
     AUDIT_SEGMENT = 28002
     AUDIT_SIDE = 28003
     AUDIT_DRILL = 28004
@@ -179,6 +179,7 @@ class RequestCode(IntEnum):
     AUDIT_STAMP = 28006
     AUDIT_ENTRIES = 28007
     AUDIT_UNITS = 28008
+    AUDIT_LOG = 28009
     TELL_CONSUMERS = 28101  # between brokers of a group
     TELL_PULLS = 28102  # between brokers of a group
     POP_MESSAGE = 200050

@@ -389,6 +389,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.AUDIT_PAGE: lambda: [queue(job="none", page=0)],
     RequestCode.AUDIT_STAMP: lambda: [queue(description="none", start=0)],
     RequestCode.AUDIT_UNITS: lambda: [queue(description="none", first=0, count=1 << 18)],
+    RequestCode.AUDIT_LOG: lambda: [queue(first=0, maxBytes=1 << 30)],
 }
 """What is read on the loop of each code; an audit's own work is done by threads (`AuditJobs`)."""
 

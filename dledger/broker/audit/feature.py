@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
+from dledger.broker.audit.log_processor import LogProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.config import BrokerConfig
 from dledger.broker.core import Core, Members
@@ -28,7 +29,7 @@ class AuditFeature(Feature):
         )
         self.shipper: Shipper = Shipper(core.env, ship, config.store_root, config.self_id, self.jobs.pace)
         self._ships = bool(config.digest_ship_path)
-        self.processors = (AuditProcessor(core, self.jobs, members),)
+        self.processors = (AuditProcessor(core, self.jobs, members), LogProcessor(core))
         core.settings.listen(self._settings_changed)
 
     def tasks(self) -> Mapping[str, Task]:

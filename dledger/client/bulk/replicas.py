@@ -23,6 +23,8 @@ from dledger.remoting.audit_headers import (
     AuditAnswerHeader,
     AuditDescribeHeader,
     AuditDrillHeader,
+    AuditLogAnswer,
+    AuditLogHeader,
     AuditPageHeader,
     AuditSegmentHeader,
     AuditSideHeader,
@@ -47,6 +49,13 @@ class GroupAddresses(NamedTuple):
     cluster: str
     group: str
     addresses: tuple[str, ...]
+
+
+class LogBytes(NamedTuple):
+    """Bytes of a broker's log. `header` says where they are, and what else the log holds."""
+
+    header: AuditLogAnswer
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,14 @@ class ReplicaClient:
         looks only at the segment's file."""
         body = b"" if queues is None else msgspec.json.encode(queues)
         return self._pages(self._first(RequestCode.AUDIT_STAMP, AuditStampHeader(description, start), body))
+
+    def log(self, first: int, max_bytes: int) -> LogBytes:
+        """Read the log from entry `first` on, byte for byte (`AuditLogAnswer`)."""
+        answer = self._ask(RequestCode.AUDIT_LOG, AuditLogHeader(first, max_bytes))
+        try:
+            return LogBytes(answer.header(AuditLogAnswer), answer.body)
+        except BadHeader as error:
+            raise BrokerRefused(f"{self.address}: its response cannot be read: {error}") from error
 
     def _pages(self, answer: Response) -> Iterator[bytes]:
         job, pages = self._state(answer)
