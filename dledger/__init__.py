@@ -14,7 +14,7 @@ The parts, each a package:
 * `admin`, `client`, `remoting`, `namesrv`, `broker`   the message service, from its clients to its core
 * `election`, `replication`, `log`, `peers`, `node`   the replicated log, which knows nothing of topics
 * `formats`, `runtime`     byte layouts; access to clock, files, network and threads
-* `audit`, `spark`         readers of stores, alone and distributed
+* `audit`, `spark`, `lake` readers of stores, alone and distributed, and tables
 * `chaos`, `bench`         tests with faults, and measurements
 * `commands`, `local`      the command line, and groups of processes on one machine
 
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
         UnreadableBody,
         reply_to,
     )
-    from dledger.spark.arrow_reader import read
+    from dledger.lake.history import read
 
 __all__ = [
     "AdminClient",
@@ -193,7 +193,7 @@ __all__ = [
 _ELSEWHERE = {
     "AdminClient": "dledger.admin",
     "AsyncAdminClient": "dledger.admin",
-    "read": "dledger.spark.arrow_reader",
+    "read": "dledger.lake.history",
 }
 """Public names that other modules than `dledger.client` define. `read` needs packages that a client does not
 need."""

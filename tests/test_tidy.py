@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "broker": (CORE, "remoting", "audit", "_fast", *LEAVES),
     "admin": ("client", "remoting", *LEAVES),
     "spark": ("audit", "client", *LEAVES),
+    "lake": ("spark", "audit", "client", "local", *LEAVES),
     "chaos": ("*",),
     "bench": ("*",),
     "commands": ("*",),

@@ -14,7 +14,10 @@ NEED_PYARROW = ("kept", "report_table", "shipped", "shipped_scans")
 NEED_AN_EXTRA = tuple(f"dledger/audit/{name}.py" for name in NEED_PYARROW)
 """Modules that cannot be imported without an extra; their importers say what to install."""
 
-FOLDERS = ("tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/runtime", "tests/spark")
+FOLDERS = (
+    "tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/lake", "tests/runtime",
+    "tests/spark",
+)  # fmt: skip
 """Folders of the tests that use extras. To collect all tests instead takes more than twice the time."""
 
 IMPORT_ALL = """
@@ -38,7 +41,8 @@ def packages_of_extras(*chosen: str) -> list[str]:
 def modules() -> list[Path]:
     """What a base install consists of, without what runs when it is imported."""
     found = (path.relative_to(ROOT) for path in (ROOT / "dledger").rglob("*.py"))
-    return sorted(path for path in found if path.parts[1] != "spark" and path.name != "__main__.py")
+    alone = [path for path in found if path.parts[1] not in ("spark", "lake")]
+    return sorted(path for path in alone if path.name != "__main__.py")
 
 
 def test_only_the_modules_that_say_so_need_an_extra() -> None:
@@ -81,7 +85,7 @@ def test_importing_dledger_loads_nothing() -> None:
 
 
 def test_tests_are_collected_or_skipped_with_the_reason() -> None:
-    packages = packages_of_extras("spark", "s3")
+    packages = packages_of_extras("spark", "lake", "s3")
     arguments = ("--collect-only", "-rs", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", *FOLDERS)
     done = run_module_without(packages, "pytest", *arguments)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr

@@ -64,6 +64,10 @@ _COMPARE = "compare the replicas, then " + _RECOPY
 _REPLACED = "an entry near here was replaced after it was written: " + _COMPARE
 _RAFT = "replicated state may differ: stop writing to the group, keep all stores, and report it"
 
+_TABLE = (
+    "the table is not what the log says: restore an earlier version of it, or fill a new table from the log"
+)
+
 CODES = {
     "DIVERGENT_COMMITTED": Code(Severity.CRITICAL, _RAFT),
     "BELOW_QUORUM": Code(
@@ -119,6 +123,21 @@ CODES = {
     "QUEUE_BEHIND": Code(Severity.WARNING, _REBUILD_ALL),
     "KEY_BEHIND": Code(
         Severity.WARNING, _REBUILD_ALL + "; nothing to do if messageIndexEnable is off here on purpose"
+    ),
+    "TABLE_ROW_MISSING": Code(Severity.ERROR, _TABLE),
+    "TABLE_ROW_DOUBLED": Code(Severity.ERROR, _TABLE),
+    "TABLE_ROW_CHANGED": Code(Severity.ERROR, _TABLE),
+    "TABLE_ROW_FOREIGN": Code(Severity.ERROR, _TABLE),
+    "TABLE_DIFFERS": Code(Severity.ERROR, _TABLE),
+    "TABLE_CERTIFICATE": Code(
+        Severity.ERROR,
+        "somebody changed the certificates, or the log is another one: compare the replicas of the log, and "
+        "then fill a new table from it",
+    ),
+    "TABLE_UNPROVEN": Code(
+        Severity.WARNING,
+        "certificates are missing, so rows of these entries could be compared with nothing: give the log, or "
+        "fill a new table from it",
     ),
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
     "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart removes it"),

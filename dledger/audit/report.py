@@ -5,7 +5,7 @@ It can also be written to a file as a page (`audit_page`) or as rows for Parquet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -180,21 +180,7 @@ class Report:
             for drawn in pictures(self):
                 yield from terminal_lines(drawn)
                 yield ""
-        ordered = self.ordered()
-        rows = [("severity", "code", "replica", "index", "detail")]
-        for found in ordered[:MAX_TEXT_FINDINGS]:
-            severity = Severity(found.severity).name.lower()
-            rows.append((severity, found.code, found.replica or "-", _span(found), _where(found)))
-        if ordered:
-            yield from text_table(rows)
-            if len(ordered) > MAX_TEXT_FINDINGS:
-                yield f"... and {len(ordered) - MAX_TEXT_FINDINGS} more (--json has all)"
-            yield ""
-            for code in dict.fromkeys(found.code for found in ordered):
-                yield f"{code}: {CODES[code].advice}"
-            if first := caution(ordered):
-                yield first
-            yield ""
+        yield from finding_lines(self.ordered())
         if self.kept is not None:
             yield self.kept.text()
             yield from (f"not kept: {problem}" for problem in self.kept.problems)
@@ -202,6 +188,25 @@ class Report:
         if self.scope:
             yield f"checked {self.scope}, without {', '.join(self.not_audited)}"
         yield self.last_line()
+
+
+def finding_lines(ordered: Sequence[Finding]) -> Iterator[str]:
+    """Return findings as readable text, each code with its advice. No line if there are no findings."""
+    if not ordered:
+        return
+    rows = [("severity", "code", "replica", "index", "detail")]
+    for found in ordered[:MAX_TEXT_FINDINGS]:
+        severity = Severity(found.severity).name.lower()
+        rows.append((severity, found.code, found.replica or "-", _span(found), _where(found)))
+    yield from text_table(rows)
+    if len(ordered) > MAX_TEXT_FINDINGS:
+        yield f"... and {len(ordered) - MAX_TEXT_FINDINGS} more (--json has all)"
+    yield ""
+    for code in dict.fromkeys(found.code for found in ordered):
+        yield f"{code}: {CODES[code].advice}"
+    if first := caution(ordered):
+        yield first
+    yield ""
 
 
 def failed(detail: str, code: str = "UNREADABLE") -> Report:

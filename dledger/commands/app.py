@@ -91,6 +91,7 @@ COMMANDS = MappingProxyType(
         "mirror": Program(LOG, "copy topics to another cluster while both run", f"{_DECLARED}.moving:MIRROR"),
         "verify": Program(CHECKS, "check one store directory", f"{_DECLARED}.checks:VERIFY"),
         "audit": Program(CHECKS, "check store directories and compare replicas", f"{_DECLARED}.checks:AUDIT"),
+        "lake": Program(CHECKS, "put topics into a Delta Lake or Iceberg table", f"{_DECLARED}.checks:LAKE"),
         "spark": Program(CHECKS, "audits, and jobs over topics, on Spark", f"{_DECLARED}.checks:SPARK"),
         "sim": Program(TRIALS, "simulate groups under faults", f"{_DECLARED}.trials:SIMULATION"),
         "chaos": Program(

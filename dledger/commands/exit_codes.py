@@ -128,6 +128,7 @@ MQADMIN = ExitCodes(
     (_DONE, ExitCode(FAILED, "failed", "failed, even if only at one broker of several, or wrong options")),
     usage=FAILED,
 )
+LAKE = _actions("Tables of topics", "failed: the reason is on standard error; run it again to continue")
 AUDIT = ExitCodes(
     "Audits and judging jobs",
     (
@@ -197,6 +198,7 @@ TABLE = (
     RECOVER,
     MOVING,
     MIRROR,
+    LAKE,
     AUDIT,
     JOB,
     ARCHIVE,

@@ -2,8 +2,9 @@
 
 An auditor compares the replicas of a broker group. It first asks each broker to describe its replica, then
 for *rows* (checksums and counts) of the segments and of the other files, and, where replicas differ, for
-single entries. These requests (all but 28009) scan files. So a request starts a *job* at the broker, and an answer reports
-how far the job is. The rows come in pages (`audit.row_codec`) in the bodies of the answers.
+single entries. These requests scan files. So a request starts a *job* at the broker, and an answer reports
+how far the job is. The rows come in pages (`audit.row_codec`) in the bodies of the answers. Only 28009, which
+copies the log, is answered at once.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ class AuditLogAnswer(Header):
 
 
 class AuditAnswerHeader(Header):
-    """Header of the answer to each audit request but 28009. While the job waits or runs, `pages` is 0 and the body is
-    empty; the auditor then repeats the request."""
+    """Header of the answer to each audit request but 28009. While the job waits or runs, `pages` is 0 and the
+    body is empty; the auditor then repeats the request."""
 
     job: str
     pages: I32

@@ -62,7 +62,7 @@ def read(
         text = f"dledger.read needs {error.name}: pip install 'dledger[arrow]'"
         raise ModuleNotFoundError(text, name=error.name) from error
 
-    given = {name: _text(value) for name, value in options.items()}
+    given = {name: as_option(value) for name, value in options.items()}
     if path is not None:
         given["path"] = path if isinstance(path, str) else json.dumps(list(path))
     if servers is not None:
@@ -101,7 +101,7 @@ def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[
             yield option, "false"
 
 
-def _text(value: Value) -> str:
+def as_option(value: Value) -> str:
     """Return a value as the text that Spark would pass for this option."""
     if isinstance(value, bool):
         return str(value).lower()

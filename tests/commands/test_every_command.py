@@ -151,7 +151,7 @@ NEED_SERVER = {
 
 def test_commands_without_their_packages_say_what_to_install() -> None:
     """Nothing but the base install: each command runs, or names the extra, and none ends with a traceback."""
-    packages = packages_of_extras("server", "kv", "zstd", "admin", "arrow", "spark", "s3")
+    packages = packages_of_extras("server", "kv", "zstd", "admin", "arrow", "spark", "lake", "s3")
     hidden = [*sorted({*packages, "yaml"}), "py4j"]
     wanted = NEED_NOTHING | NEED_SERVER | {"spark audit /nowhere": 4}
     done = run_without(hidden, RUN_ALL, *wanted)

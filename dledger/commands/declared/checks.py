@@ -22,6 +22,7 @@ from dledger.commands.declaring import (
 from dledger.commands.exit_codes import ExitCodes
 
 _CODE = exit_codes.AUDIT.usage
+TABLE_FORMATS = ("delta", "iceberg")
 _STORE = "storePathRootDir of a node"
 _TIME = Checked("dledger.spark.commands.words:moment_ms")
 
@@ -124,6 +125,16 @@ _READS = (
 )
 
 
+class AuditGroup(Group):
+    """The group `dledger audit`. `--table PATH` is another way to write its command `table`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].partition("=")[0] == "--table":
+            _, equals, place = args.pop(0).partition("=")
+            args[:0] = ["table", *([place] if equals else [])]
+        return super().parse_args(ctx, args)
+
+
 # The audit of stores
 
 
@@ -164,11 +175,113 @@ COMPARE = _audit(
     "check the stores of a group and compare them",
     "Check the stores of a group, compare by content.",
 )
-AUDIT = Group(
+
+
+# Tables of topics
+
+
+def _table_place() -> list[click.Parameter]:
+    return [
+        option(
+            "--format",
+            type=click.Choice(list(TABLE_FORMATS)),
+            help="Format of the table. [default: that of a table that exists; for a new one delta]",
+        ),
+        option(
+            "--option",
+            metavar="NAME=VALUE",
+            type=Checked("dledger.spark.commands.words:name_and_value"),
+            multiple=True,
+            help="An option of the storage (such as aws_region) or, for Iceberg, of the catalog; may be "
+            "given several times.",
+        ),
+        option(
+            "--store",
+            metavar="DIR",
+            type=PATH,
+            multiple=True,
+            help=f"Read the log from this {_STORE} (or a backup of it) and not from brokers; may be given "
+            "several times.",
+        ),
+        json_option(),
+    ]
+
+
+TABLE = Declared(
+    "table",
+    "dledger.lake.command:audit",
+    [
+        argument(
+            "to", "Path or URL of the table; for Iceberg the catalog, as in `dledger lake`.", metavar="TABLE"
+        ),
+        *_table_place(),
+        namesrv_option(
+            "NameServers of the brokers whose log the table is compared with.", "where --store is not given"
+        ),
+        _fail_on(),
+    ],
+    codes=exit_codes.AUDIT,
+    summary="compare a table of a topic with its certificates and with the log",
+    text="Compare a table that `dledger lake` filled with its certificates and, if --namesrv or --store is "
+    "given, with the log. Rows that were dropped, doubled or changed are named. Each range says what it was "
+    "compared with: the log, or only the table's own certificate.",
+    extra="lake",
+)
+AUDIT = AuditGroup(
     "audit",
-    "Check log stores on this machine, and compare replicas.",
-    [VERIFY, COMPARE],
+    "Check log stores on this machine, compare replicas, and compare tables of topics with the log.",
+    [VERIFY, COMPARE, TABLE],
     usage=_CODE,
+)
+LAKE = Declared(
+    "lake",
+    "dledger.lake.command:run",
+    [
+        argument(
+            "topics",
+            "A topic. Several topics are put into one table.",
+            metavar="TOPIC",
+            nargs=-1,
+            required=True,
+        ),
+        option(
+            "--to",
+            metavar="TABLE",
+            required=True,
+            help="Path or URL of the table; it is made if it does not exist.",
+        ),
+        *_table_place(),
+        namesrv_option("NameServers of the brokers to read from.", "where --store is not given"),
+        option(
+            "--schema",
+            metavar="SCHEMA",
+            default="",
+            help="Type of JSON bodies, which become the column `value`: a file with a JSON Schema, "
+            "MODULE:TYPE for a Python type, or `infer` to infer it from the oldest messages. It is fixed "
+            "when the table is made. [default: bodies are not typed]",
+        ),
+        flag("--compact", help="At the end, write small files together into larger ones."),
+        flag(
+            "--drop-deleted",
+            help="At the end, remove the messages of topics that were deleted, also of those that were made "
+            "again since. Without this option they stay.",
+        ),
+        flag("--follow", help="Do not end: add new messages as they come."),
+        option(
+            "--every",
+            type=click.FloatRange(0.1),
+            default=10.0,
+            show_default=True,
+            metavar="S",
+            help="With --follow: seconds between two commits.",
+        ),
+    ],
+    codes=exit_codes.LAKE,
+    summary="put topics into a Delta Lake or Iceberg table, each message once",
+    text="Put the messages of topics into a table, from the oldest one that the log has. Run it again, or "
+    "with --follow, to add what came since. It can be killed at any time: each message is in the table "
+    "exactly once, and `dledger audit table` proves it against the log.",
+    extra="lake",
 )
 
 

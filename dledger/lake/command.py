@@ -1,0 +1,231 @@
+"""`dledger lake` and `dledger audit table`: topics as tables (`dledger.lake`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+
+from dledger.audit.arguments import process_code
+from dledger.audit.crash import COULD_NOT_RUN
+from dledger.audit.findings import EXIT_CODES, VERDICTS, worst
+from dledger.audit.report import finding_lines
+from dledger.audit.store_directory import StoreError
+from dledger.audit.text_table import text_table
+from dledger.client.errors import ClientError
+from dledger.lake.deleted import drop_deleted
+from dledger.lake.log_reading import Log
+from dledger.lake.opening import Place, make_table, open_table
+from dledger.lake.sources import Source, oldest_bodies, open_sources
+from dledger.lake.table_audit import TableReport, audit_table
+from dledger.lake.tables import About, TableChanged, TableError, TopicTable
+from dledger.lake.typed import SAMPLE_ROWS, inferred, schema_of
+from dledger.lake.writer import Progress, TableWriter
+from dledger.local.default_group import local_namesrv, no_address
+from dledger.runtime import Lane
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.environment_variables import namesrv_addr
+from dledger.runtime.options import Options
+from dledger.spark.messages import CorruptMessage
+from dledger.spark.option_values import BadOption
+
+FAILED, USAGE = 1, 2
+ERRORS = (StoreError, ClientError, TableError, TableChanged, CorruptMessage, BadOption, OSError)
+
+
+def run(arguments: Options) -> int:
+    """Run `dledger lake`, and return the exit code of the process."""
+    env = production_env("lake")
+    try:
+        return asyncio.run(_fill(env, arguments))
+    except ERRORS as error:
+        return _failed(arguments, f"{error}")
+    finally:
+        env.workers.close()
+
+
+def _failed(arguments: Options, why: str) -> int:
+    if arguments.json:
+        print(json.dumps({"error": why, "exit_code": FAILED}))
+    print(f"dledger lake: {why}", file=sys.stderr)
+    return FAILED
+
+
+async def _fill(env: Env, arguments: Options) -> int:
+    servers = _servers(arguments)
+    if not servers and not arguments.store:
+        raise TableError(no_address("--namesrv"))
+    topics, work = arguments.topics, env.workers.run
+    with ExitStack() as stack:
+        opened = open_sources(topics, servers, arguments.store)
+        sources = await work(Lane.DISK, stack.enter_context, opened)
+        table = await work(Lane.DISK, _made, arguments, sources)
+        shown = _Shown(arguments)
+        writers = [_writer(table, source, shown) for source in sources]
+        while True:
+            for writer in writers:
+                try:
+                    await work(Lane.DISK, writer.catch_up)
+                except (ClientError, TableChanged) as error:
+                    if not arguments.follow:
+                        raise
+                    print(f"dledger lake: {error}: tried again in {arguments.every:g} s", file=sys.stderr)
+            if not arguments.follow:
+                break
+            await asyncio.sleep(arguments.every)
+        await work(Lane.DISK, _tidy, arguments, table, sources, shown)
+    shown.end(table)
+    return 0
+
+
+def _tidy(arguments: Options, table: TopicTable, sources: Sequence[Source], shown: _Shown) -> None:
+    """Do what is wanted at the end."""
+    if arguments.drop_deleted:
+        for source in sources:
+            alive = [str(life) for life in source.lives.values()]
+            shown.dropped += drop_deleted(table, source.log.state().cluster, alive)
+    if arguments.compact:
+        shown.compacted = table.compact()
+
+
+def _made(arguments: Options, sources: Sequence[Source]) -> TopicTable:
+    """Open the table, or make it."""
+    place, topics = _place(arguments), tuple(arguments.topics)
+    if not arguments.schema:
+        return make_table(place, About(topics))
+    if arguments.schema != "infer":
+        return make_table(place, About(topics, schema_of(arguments.schema)))
+    try:
+        found = open_table(place)
+    except TableError:
+        return make_table(place, About(topics, inferred(oldest_bodies(sources, topics, SAMPLE_ROWS))))
+    found.about.check(About(topics), place.to)
+    return found
+
+
+def _place(arguments: Options) -> Place:
+    return Place(arguments.format or "", arguments.to, dict(arguments.option))
+
+
+def _servers(arguments: Options) -> str:
+    """Return the NameServers to ask. If no log is named, those of NAMESRV_ADDR or of the group of this
+    directory; empty if there are none."""
+    if arguments.namesrv is not None:
+        return str(arguments.namesrv)
+    return "" if arguments.store else namesrv_addr() or local_namesrv() or ""
+
+
+def _writer(table: TopicTable, source: Source, shown: _Shown) -> TableWriter:
+    return TableWriter(table, source.log, source.births_at, told=shown.progress)
+
+
+class _Shown:
+    """What a user sees of the filling of a table."""
+
+    def __init__(self, arguments: Options) -> None:
+        self._json = arguments.json
+        self._is_terminal = sys.stderr.isatty()
+        self._last: dict[str, Progress] = {}
+        self.dropped: list[str] = []
+        """Lives whose messages were removed."""
+        self.compacted = 0
+        """Number of files that were written together."""
+
+    def progress(self, progress: Progress) -> None:
+        """Show how far a table is filled."""
+        self._last[progress.group] = progress
+        text = (
+            f"{progress.group}: {progress.rows:,} rows added, up to entry {progress.next_index - 1:,} "
+            f"of {progress.committed:,}"
+        )
+        print(
+            f"\r{text}" if self._is_terminal else text, end="" if self._is_terminal else "\n", file=sys.stderr
+        )
+
+    def end(self, table: TopicTable) -> None:
+        """Show the result."""
+        if self._is_terminal and self._last:
+            print(file=sys.stderr)
+        table.refresh()
+        added, rows = sum(one.rows for one in self._last.values()), table.count()
+        if self._json:
+            shown = {
+                "table": table.place,
+                "topics": table.about.topics,
+                "added": added,
+                "rows": rows,
+                "dropped_lives": self.dropped,
+                "compacted_files": self.compacted,
+            }
+            print(json.dumps(shown))
+            return
+        print(f"{table.place}: {added:,} rows added, {rows:,} in all")
+        if self.dropped:
+            print(
+                f"the messages of {len(self.dropped)} deleted topics were removed: {', '.join(self.dropped)}"
+            )
+        if self.compacted:
+            print(f"{self.compacted} files were written together")
+
+
+def audit(arguments: Options) -> int:
+    """Run `dledger audit table`, and return the exit code of the process."""
+    try:
+        table = open_table(_place(arguments))
+        with ExitStack() as stack:
+            report = audit_table(table, list(_logs(table, arguments, stack)))
+    except ERRORS as error:
+        print(f"dledger audit table: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    severity = worst(report.findings)
+    if arguments.json:
+        print(json.dumps(_as_json(report)), flush=True)
+    else:
+        print("\n".join(_lines(report)), flush=True)
+    return process_code(EXIT_CODES[severity], arguments.fail_on)
+
+
+def _logs(table: TopicTable, arguments: Options, stack: ExitStack) -> Iterator[Log]:
+    servers = _servers(arguments)
+    if servers or arguments.store:
+        for source in stack.enter_context(open_sources(table.about.topics, servers, arguments.store)):
+            yield source.log
+
+
+def _as_json(report: TableReport) -> dict[str, object]:
+    return {
+        "verdict": VERDICTS[worst(report.findings)],
+        "exit_code": EXIT_CODES[worst(report.findings)],
+        "table": report.place,
+        "rows": report.rows,
+        "ranges": [
+            {
+                "group": one.certificate.group,
+                "first_index": one.certificate.first,
+                "last_index": one.certificate.last,
+                "rows": one.certificate.rows,
+                "compared_with": one.compared_with,
+            }
+            for one in report.ranges
+        ],
+        "findings": [found.as_json() for found in report.findings],
+    }
+
+
+def _lines(report: TableReport) -> Iterator[str]:
+    rows: list[Sequence[str]] = [("group", "entries", "rows", "compared with")]
+    for (group, compared_with), joined in groupby(
+        report.ranges, lambda one: (one.certificate.group, one.compared_with)
+    ):
+        ranges = [one.certificate for one in joined]
+        first, last = ranges[0].first, ranges[-1].last
+        count = sum(one.rows for one in ranges)
+        rows.append((group, f"{first}..{last}", str(count), compared_with))
+    yield from text_table(rows)
+    yield ""
+    yield from finding_lines(report.findings)
+    verdict = VERDICTS[worst(report.findings)]
+    yield f"audit: {verdict} rows={report.rows} ranges={len(report.ranges)} findings={len(report.findings)}"

@@ -1,0 +1,220 @@
+"""`dledger.read`: messages as Arrow batches, of stores, of brokers, or of a table and the brokers behind it.
+
+With a table, the rows of the table come first, and then the messages that the brokers have behind them. The
+seam is an offset for each queue: the table holds every message of a queue up to it, and the brokers are asked
+for those from there on. So nothing is left out and nothing comes twice, also while the table is being filled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dledger.spark import arrow_reader
+from dledger.spark.option_values import EARLIEST, BadOption, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dledger.lake.tables import TopicTable
+    from dledger.spark.live_queues import LiveQueues
+    from dledger.spark.options import Options
+
+_WITH_TABLE = (
+    "subscribe",
+    "tags",
+    "keys",
+    "startingTimestamp",
+    "endingTimestamp",
+    "includeHeaders",
+    "includeValue",
+    "includeGroup",
+)
+"""Options that can be given together with a table."""
+
+
+def read(
+    path: str | Sequence[str] | None = None,
+    *,
+    servers: str | None = None,
+    table: str | TopicTable | None = None,
+    columns: Sequence[str] | None = None,
+    **options: arrow_reader.Value,
+) -> pa.RecordBatchReader:
+    """Return committed messages, or rows of another view, of store directories or of the brokers behind
+    NameServers.
+
+    `path`: one or more store directories (`storePathRootDir`) or URLs; their nodes may be running. Instead
+    of it, `servers`: NameServers as `host:port`, separated by `,`. `columns`: return only these columns,
+    in this order; by default all that the options ask for. `options`: options of a batch query of the data
+    source (docs/reference/spark-source.md) under their names, as `view="queues"`, `subscribe="orders"`,
+    `keys=["order-17"]`, `startingTimestamp=1700000000000`. Lists and maps are accepted where the option
+    takes JSON.
+
+    With `servers` and `table`, the place of a table that `dledger lake` fills, the messages of the table come
+    first and those that only the brokers have after them: the whole history, each message once. A message of
+    the table has a `logIndex`, one of the brokers has none. Messages of deleted topics are left out.
+
+    Rows of one queue come in their order, but those of a table only within one of its files. The reader is
+    lazy: only the batches of one task (some 64 MiB of log) are in memory at a time. Pandas (`read_pandas`),
+    polars (`from_arrow`) and DuckDB accept the reader directly. It can be used once.
+
+    Raises spark.option_values.BadOption (a ValueError) for wrong options and columns,
+    audit.layout.StoreError if a store or a broker cannot be read, lake.tables.TableError if a table cannot,
+    and ModuleNotFoundError, which says what to install. While rows are read, raises
+    spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
+    """
+    if table is None:
+        return arrow_reader.read(path, servers=servers, columns=columns, **options)
+    if path is not None or servers is None:
+        raise BadOption("option table needs servers, the NameServers of the brokers behind the table")
+    for name in options:
+        if name not in _WITH_TABLE:
+            raise BadOption(f"option {name} cannot be given with table{did_you_mean(name, _WITH_TABLE)}")
+    return _joined(servers, table, columns, dict(options))
+
+
+@dataclass(frozen=True)
+class _Seam:
+    """Where the brokers go on. `lives`: the present life of each topic, by (topic, group). `ends`: for each
+    queue, by (topic, group, queue), the offset behind its last row in the table."""
+
+    lives: Mapping[tuple[str, str], str]
+    ends: Mapping[tuple[str, str, int], int]
+
+
+def _joined(
+    servers: str, place: str | TopicTable, columns: Sequence[str] | None, options: dict[str, Any]
+) -> pa.RecordBatchReader:
+    import pyarrow as pa
+
+    from dledger.lake.opening import Place, open_table
+    from dledger.spark.live_queues import LiveQueues
+    from dledger.spark.options import parse
+
+    table = open_table(Place("", place, {})) if isinstance(place, str) else place
+    options.setdefault("subscribe", ",".join(table.about.topics))
+    given = {"servers": servers} | {name: arrow_reader.as_option(value) for name, value in options.items()}
+    parsed = parse(given, "batch")
+    for topic in parsed.topics.named or ():
+        if topic not in table.about.topics:
+            there = ", ".join(table.about.topics)
+            raise BadOption(f"option subscribe: the table has the topics {there}, not {topic}")
+    queues = LiveQueues(parse({"servers": servers, "subscribe": str(given["subscribe"])}, "batch"))
+    try:
+        seam = _seam(table, queues)
+        starting = _starting(seam, queues)
+    finally:
+        queues.close()
+    live = arrow_reader.read(servers=servers, columns=columns, startingOffsets=starting, **options)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from _of_table(table, seam, live.schema, parsed)
+        yield from live
+
+    return pa.RecordBatchReader.from_batches(live.schema, batches())
+
+
+def _seam(table: TopicTable, queues: LiveQueues) -> _Seam:
+    from dledger.spark.selection import topic_and_group
+
+    lives = {topic_and_group(name): life for name, life in queues.lives(qualify=True)[0].items()}
+    ends: dict[tuple[str, str, int], int] = {}
+    for batch in table.scan(("topic", "broker_group", "life", "queue", "offset")):
+        grouped = (
+            _table_of(batch)
+            .group_by(["topic", "broker_group", "life", "queue"])
+            .aggregate([("offset", "max")])
+        )
+        for row in grouped.to_pylist():
+            queue = row["topic"], row["broker_group"], row["queue"]
+            if lives.get(queue[:2]) == row["life"]:
+                ends[queue] = max(ends.get(queue, 0), row["offset_max"] + 1)
+    return _Seam(lives, ends)
+
+
+def _table_of(batch: pa.RecordBatch) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch])
+
+
+def _starting(seam: _Seam, queues: LiveQueues) -> dict[str, object]:
+    """Return the option `startingOffsets` for the brokers."""
+    from dledger.spark.selection import topic_and_group
+
+    groups = queues.groups()
+    found: dict[str, dict[str, int]] = {}
+    for name, queue_id in queues.bounds(qualify=True):
+        topic, group = topic_and_group(name)
+        end = seam.ends.get((topic, group, queue_id), EARLIEST)
+        found.setdefault(topic if len(groups) == 1 else name, {})[str(queue_id)] = end
+    return dict(found)
+
+
+_COLUMNS = {
+    "key": "keys",
+    "value": "body",
+    "topic": "topic",
+    "partition": "queue",
+    "offset": "offset",
+    "timestamp": "born_time",
+    "storeTimestamp": "store_time",
+    "tags": "tags",
+    "flag": "flag",
+    "headers": "properties",
+    "logIndex": "log_index",
+    "logTerm": "log_term",
+    "group": "broker_group",
+}
+"""Maps columns of the view `messages` to those of a table."""
+
+
+def _of_table(
+    table: TopicTable, seam: _Seam, schema: pa.Schema, options: Options
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of the table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from dledger.spark.selection import Selection
+
+    needed = {"topic", "broker_group", "life", "store_time", "tags", "keys"}
+    needed |= {_COLUMNS[name] for name in schema.names}
+    selection = Selection(tags=frozenset(options.tags) if options.tags else None, keys=options.keys)
+    alive = pa.array([f"{topic}@{group}/{life}" for (topic, group), life in seam.lives.items()], pa.string())
+    for batch in table.scan(sorted(needed)):
+        column = batch.column
+        names = pc.binary_join_element_wise(column("topic"), column("broker_group"), "@")
+        wanted = pc.is_in(pc.binary_join_element_wise(names, column("life"), "/"), value_set=alive)
+        if options.topics.named is not None:
+            wanted = pc.and_(wanted, pc.is_in(column("topic"), value_set=pa.array(options.topics.named)))
+        stored = pc.divide(column("store_time").cast(pa.int64()), 1000)
+        if options.starting_ms is not None:
+            wanted = pc.and_(wanted, pc.greater_equal(stored, options.starting_ms))
+        if options.ending_ms is not None:
+            wanted = pc.and_(wanted, pc.less(stored, options.ending_ms))
+        for matching in (selection.of_tags(column("tags")), selection.of_keys(column("keys"))):
+            if matching is not None:
+                wanted = pc.and_(wanted, pa.array(matching))
+        chosen = batch.filter(wanted)
+        arrays = [chosen.column(_COLUMNS[name]).cast(schema.field(name).type) for name in schema.names]
+        if chosen.num_rows:
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def starting_offsets(servers: str, table: str | TopicTable) -> str:
+    """Return the option `startingOffsets` with which the data source reads, from the brokers, the messages
+    that come behind a table. Spark can unite the table and these messages to one history."""
+    from dledger.lake.opening import Place, open_table
+    from dledger.spark.live_queues import LiveQueues
+    from dledger.spark.options import parse
+
+    opened = open_table(Place("", table, {})) if isinstance(table, str) else table
+    queues = LiveQueues(parse({"servers": servers, "subscribe": ",".join(opened.about.topics)}, "batch"))
+    try:
+        return json.dumps(_starting(_seam(opened, queues), queues))
+    finally:
+        queues.close()

@@ -1,0 +1,352 @@
+"""Compares a table with its certificates, and both with the log.
+
+The rows of the table are read once. Each is added to the digest of the certificate whose range holds its log
+index. Where the digest or the count differs, the range is read again row by row: the log, as far as it still
+holds the range, says which rows were dropped, doubled or changed. Without the log, doubled rows and gaps in
+offsets can be named.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dledger.audit.findings import Finding, finding
+from dledger.audit.scan import Window
+from dledger.audit.store_directory import StoreError
+from dledger.client.errors import ClientError
+from dledger.formats.life import Life
+from dledger.lake.certificates import Certificate, row_hashes, series, total
+from dledger.lake.log_reading import Log, LogGone, LogState, link_before, windows
+from dledger.lake.rows import SCHEMA, TableRows, table_schema
+from dledger.lake.tables import Entries, TopicTable
+from dledger.lake.typed import TypedBodies
+
+MAX_NAMED = 1000
+"""Largest number of rows of one range that are named one by one; a last finding says how many more there
+are."""
+DRILL_ENTRIES = 200_000
+"""Number of entries of the log whose rows are compared one by one at a time."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One range of a table: its certificate, and what it was compared with: `log`, or `itself` for the
+    certificate alone."""
+
+    certificate: Certificate
+    compared_with: str
+
+
+@dataclass
+class TableReport:
+    """Result of the audit of a table."""
+
+    place: str
+    rows: int = 0
+    ranges: list[Checked] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class _Seen:
+    """Rows of the table in the range of one certificate."""
+
+    certificate: Certificate
+    rows: int = 0
+    digest: int = 0
+
+
+def audit_table(table: TopicTable, logs: Sequence[Log] = ()) -> TableReport:
+    """Compare a table with its certificates and with these logs. Raises TableError if it cannot be read."""
+    report = TableReport(table.place)
+    say = _Findings(table.place, report.findings)
+    states = dict(_states(logs, say))
+    seen = {cluster: _claimed(table, cluster, say) for cluster in table.logs()}
+    _add_rows(table, seen, report, say)
+    for cluster, ranges in seen.items():
+        log = next((log for log, state in states.items() if state.cluster == cluster), None)
+        for one in ranges:
+            _check_range(table, one, log, states, report, say)
+    return report
+
+
+class _Findings:
+    """Collects findings about one table."""
+
+    def __init__(self, place: str, found: list[Finding]) -> None:
+        self._place, self._found = place, found
+
+    def __call__(self, code: str, detail: str, first: int = -1, last: int = -1) -> None:
+        self._found.append(finding(code, self._place, detail, first=first, last=max(first, last)))
+
+
+def _states(logs: Sequence[Log], say: _Findings) -> Iterator[tuple[Log, LogState]]:
+    for log in logs:
+        try:
+            yield log, log.state()
+        except (StoreError, ClientError) as error:
+            say("UNREACHABLE", str(error))
+
+
+def _claimed(table: TopicTable, cluster: str, say: _Findings) -> list[_Seen]:
+    """Return the certificates of the rows that were added from one log."""
+    end = table.position(cluster)
+    assert end is not None
+    known = series(table.certificates(cluster), end)
+    following: Certificate | None = None
+    for one in reversed(known):
+        if following is not None and one.last + 1 < following.first:
+            text = f"no certificate is about entries {one.last + 1} to {following.first - 1} of {one.group}"
+            say("TABLE_UNPROVEN", text, one.last + 1, following.first - 1)
+        elif following is not None and not following.follows(one):
+            text = f"the certificates of {one.range} and of {following.range} do not fit together"
+            say("TABLE_CERTIFICATE", text, one.first, following.last)
+        following = one
+    if not known or known[-1].last + 1 < end:
+        first = known[-1].last + 1 if known else 0
+        say("TABLE_UNPROVEN", f"no certificate is about entries {first} to {end - 1}", first, end - 1)
+    return [_Seen(one) for one in known]
+
+
+def _add_rows(
+    table: TopicTable, seen: Mapping[str, list[_Seen]], report: TableReport, say: _Findings
+) -> None:
+    """Read the table, and add each row to the range that holds it."""
+    firsts = {cluster: [one.certificate.first for one in ranges] for cluster, ranges in seen.items()}
+    foreign = 0
+    unproven: Counter[str] = Counter()
+    typed = TypedBodies(table.about.schema) if table.about.schema else None
+    for batch in table.scan(table_schema(table.about).names):
+        report.rows += batch.num_rows
+        if typed is not None:
+            _check_values(batch, typed, say)
+        lives = batch.column("life").to_pylist()
+        indexes = batch.column("log_index").to_pylist()
+        for life, index, digest in zip(lives, indexes, row_hashes(batch), strict=True):
+            cluster = _cluster(life)
+            if not seen.get(cluster) and table.position(cluster) is not None:
+                unproven[cluster] += 1
+                continue
+            place = bisect_right(firsts.get(cluster, ()), -1 if index is None else index) - 1
+            if place < 0 or seen[cluster][place].certificate.last < index:
+                foreign += 1
+                if foreign <= MAX_NAMED:
+                    say(
+                        "TABLE_ROW_FOREIGN",
+                        f"a row of entry {index}, life {life}, is in no certified range",
+                        index or -1,
+                    )
+                continue
+            one = seen[cluster][place]
+            one.rows += 1
+            one.digest += digest
+    for cluster, count in unproven.items():
+        say("TABLE_UNPROVEN", f"no certificate is about the log {cluster}, from which {count} rows are")
+    if foreign > MAX_NAMED:
+        say("TABLE_ROW_FOREIGN", f"{foreign - MAX_NAMED} more rows are in no certified range")
+
+
+def _check_values(batch: pa.RecordBatch, typed: TypedBodies, say: _Findings) -> None:
+    """Compare the typed values of rows with their bodies."""
+    right = typed.columns(batch.column("body").to_pylist())
+    there = [batch.column(field.name).cast(field.type) for field in typed.fields]
+    if all(one.equals(other) for one, other in zip(there, right, strict=True)):
+        return
+    rows = zip(*(column.to_pylist() for column in (*there, *right, batch.column("log_index"))), strict=True)
+    for value, error, true, why, index in rows:
+        if (value, error) != (true, why):
+            text = f"the typed value of entry {index} is not that of its body"
+            say("TABLE_ROW_CHANGED", text, -1 if index is None else index)
+
+
+def _cluster(life: str | None) -> str:
+    try:
+        return Life.parse(life or "").cluster
+    except ValueError:
+        return ""
+
+
+def _check_range(
+    table: TopicTable,
+    seen: _Seen,
+    log: Log | None,
+    states: Mapping[Log, LogState],
+    report: TableReport,
+    say: _Findings,
+) -> None:
+    said = seen.certificate
+    in_log: Certificate | None = None
+    if log is not None and said.first >= states[log].begin and said.last <= states[log].committed:
+        try:
+            in_log = _certified_by(table, log, states[log], said)
+        except LogGone:
+            in_log = None  # retention was faster
+        except (StoreError, ClientError) as error:
+            say("UNREACHABLE", str(error), said.first, said.last)
+    report.ranges.append(Checked(said, "itself" if in_log is None else "log"))
+    if in_log is not None and in_log != said:
+        text = f"the certificate of {said.range} says {_says(said)}, and the log has {_says(in_log)}"
+        say("TABLE_CERTIFICATE", text, said.first, said.last)
+    true = said if in_log is None else in_log
+    if (seen.rows, total([seen.digest])) == (true.rows, true.digest):
+        return
+    named = 0
+    for found in _differences(table, said, log if in_log is not None else None, states):
+        named += 1
+        if named > MAX_NAMED:
+            say("TABLE_DIFFERS", f"more than {MAX_NAMED} rows of {said.range} differ", said.first, said.last)
+            return
+        say(found.code, found.detail, found.index)
+    if not named:
+        text = f"{said.range}: the table has {seen.rows} rows, and the certificate says {true.rows}"
+        if seen.rows == true.rows:
+            text = f"{said.range}: rows were changed; give the log or a backup of it to name them"
+        say("TABLE_DIFFERS", text, said.first, said.last)
+
+
+def _says(one: Certificate) -> str:
+    return f"{one.rows} rows, chain {one.chain_before:x} to {one.chain_last:x}, digest {one.digest:x}"[:160]
+
+
+def _certified_by(table: TopicTable, log: Log, state: LogState, said: Certificate) -> Certificate:
+    """Make the certificate of the same range again, from the log."""
+    rows = TableRows(table.about.topics, state.cluster, state.group, said.births)
+    link = link_before(log, said.first, state.begin)
+    chain, count, digest = said.chain_last, 0, 0
+    for window in windows(log, link, said.last):
+        for batch in _kept(rows, window, said):
+            count += batch.num_rows
+            digest = total([digest, *row_hashes(batch)])
+        chain = int(window.columns.chain[-1])
+    before = said.chain_before if link.chain < 0 else link.chain
+    return Certificate(
+        state.cluster,
+        state.group,
+        said.first,
+        said.last,
+        before,
+        chain,
+        count,
+        digest,
+        said.births,
+        rows.births,
+        said.dropped,
+    )
+
+
+def _kept(rows: TableRows, window: Window, said: Certificate) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of entries, without those that were removed on purpose."""
+    for batch in rows.of_window(window):
+        if said.dropped:
+            gone = pc.is_in(batch.column("life"), value_set=pa.array(said.dropped, pa.string()))
+            batch = batch.filter(pc.invert(gone))
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Difference:
+    code: str
+    detail: str
+    index: int
+
+
+_NAMED = ("topic", "queue", "offset", "life", "log_index")
+
+
+def _differences(
+    table: TopicTable, said: Certificate, log: Log | None, states: Mapping[Log, LogState]
+) -> Iterator[_Difference]:
+    """Yield the rows of a range that differ from the log, or without it those that cannot be right."""
+    if log is None:
+        yield from _doubled_and_missing(table, said)
+        return
+    state = states[log]
+    rows = TableRows(table.about.topics, state.cluster, state.group, said.births)
+    first = said.first
+    link = link_before(log, first, state.begin)
+    true: dict[int, tuple[int, str]] = {}
+    for window in windows(log, link, said.last):
+        for batch in _kept(rows, window, said):
+            true.update(_by_index(batch))
+        last = int(window.columns.index[-1])
+        if last - first >= DRILL_ENTRIES or last == said.last:
+            yield from _compared(table, said, first, last, true)
+            first, true = last + 1, {}
+
+
+def _by_index(batch: pa.RecordBatch) -> Iterator[tuple[int, tuple[int, str]]]:
+    places = zip(*(batch.column(name).to_pylist() for name in _NAMED), strict=True)
+    for (topic, queue, offset, life, index), digest in zip(places, row_hashes(batch), strict=True):
+        yield index, (digest, f"{topic} queue {queue} offset {offset} of life {life}, entry {index}")
+
+
+def _compared(
+    table: TopicTable, said: Certificate, first: int, last: int, true: dict[int, tuple[int, str]]
+) -> Iterator[_Difference]:
+    there: dict[int, list[int]] = {}
+    for batch in table.scan(SCHEMA.names, Entries(said.cluster, first, last)):
+        for index, (digest, _) in _by_index(batch):
+            there.setdefault(index, []).append(digest)
+    for index, (digest, name) in sorted(true.items()):
+        found = there.pop(index, [])
+        if not found:
+            yield _Difference("TABLE_ROW_MISSING", f"the table lacks {name}", index)
+        elif digest not in found:
+            yield _Difference("TABLE_ROW_CHANGED", f"the table has other values for {name}", index)
+        if len(found) > 1:
+            yield _Difference("TABLE_ROW_DOUBLED", f"the table has {len(found)} rows for {name}", index)
+    for index, found in sorted(there.items()):
+        text = f"the table has {len(found)} rows for entry {index}, which holds no message of these topics"
+        yield _Difference("TABLE_ROW_FOREIGN", text, index)
+
+
+def _doubled_and_missing(table: TopicTable, said: Certificate) -> Iterator[_Difference]:
+    """Yield doubled rows, and offsets that are missing between two others. A gap at the end of a queue
+    cannot be seen."""
+    found: dict[_Queue, Counter[int]] = {}
+    for batch in table.scan(_NAMED, Entries(said.cluster, said.first, said.last)):
+        for queue, offset in _places(batch):
+            found.setdefault(queue, Counter())[offset] += 1
+    for queue, offsets in sorted(found.items()):
+        for offset, count in sorted(offsets.items()):
+            if count > 1:
+                text = f"the table has {count} rows for offset {offset} of {_name(queue)}"
+                yield _Difference("TABLE_ROW_DOUBLED", text, -1)
+    gaps: dict[_Queue, list[int]] = {
+        queue: [offset for offset in range(min(offsets), max(offsets)) if offset not in offsets][:MAX_NAMED]
+        for queue, offsets in sorted(found.items())
+    }
+    if any(gaps.values()):
+        elsewhere = {place for batch in table.scan(_NAMED) for place in _places(batch) if _is_in(place, gaps)}
+        for queue, missing in gaps.items():
+            for offset in missing:
+                if (queue, offset) not in elsewhere:
+                    yield _Difference(
+                        "TABLE_ROW_MISSING", f"the table lacks offset {offset} of {_name(queue)}", -1
+                    )
+
+
+_Queue = tuple[str, int, str]
+"""Topic, number of the queue, life of the topic."""
+
+
+def _places(batch: pa.RecordBatch) -> Iterator[tuple[_Queue, int]]:
+    columns = (batch.column(name).to_pylist() for name in ("topic", "queue", "life", "offset"))
+    for topic, queue, life, offset in zip(*columns, strict=True):
+        if None not in (topic, queue, life, offset):
+            yield (topic, queue, life), offset
+
+
+def _is_in(place: tuple[_Queue, int], gaps: Mapping[_Queue, Sequence[int]]) -> bool:
+    return place[1] in gaps.get(place[0], ())
+
+
+def _name(queue: _Queue) -> str:
+    topic, number, life = queue
+    return f"{topic} queue {number}, life {life}"

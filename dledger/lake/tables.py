@@ -1,0 +1,118 @@
+"""What the writer and the audit need of a table, whatever its format is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from dledger.lake.certificates import Certificate
+
+VERSION = 1
+"""Version of the columns and of the certificates. A table of another version is refused."""
+
+
+class TableError(Exception):
+    """A table cannot be used: it is missing, is not one of ours, or does not fit what was asked."""
+
+
+class TableChanged(Exception):
+    """Another writer has added rows since the position was read. Nothing was added."""
+
+
+class About(NamedTuple):
+    """What is fixed when a table is made. `schema` is the JSON Schema of bodies (`typed`), empty if they are
+    not typed."""
+
+    topics: tuple[str, ...]
+    schema: str = ""
+    version: int = VERSION
+
+    def check(self, asked: About, place: str) -> None:
+        """Raises TableError if this table was made for something else than `asked`."""
+        if self.topics != asked.topics:
+            there, wanted = ", ".join(self.topics), ", ".join(asked.topics)
+            raise TableError(f"{place} is a table of the topics {there}, not {wanted}: give another place")
+        if asked.schema not in ("", self.schema):
+            raise TableError(
+                f"{place} has another schema of bodies, which cannot be changed: give another place"
+            )
+
+    def encoded(self) -> str:
+        """Return this as JSON."""
+        return json.dumps(self._asdict(), sort_keys=True)
+
+    @classmethod
+    def decode(cls, content: str, place: str) -> About:
+        """Inverse of `encoded`. Raises TableError for another version."""
+        found = json.loads(content)
+        if found["version"] != VERSION:
+            raise TableError(
+                f"{place} has version {found['version']} of the columns, and this program writes version "
+                f"{VERSION}: use the release that made it"
+            )
+        return cls(tuple(found["topics"]), found["schema"])
+
+    @property
+    def partitions(self) -> list[str]:
+        """The columns by which the table is partitioned."""
+        return ["day"] if len(self.topics) == 1 else ["topic", "day"]
+
+
+class Entries(NamedTuple):
+    """Entries `first` to `last` of the log with the id `cluster`."""
+
+    cluster: str
+    first: int
+    last: int
+
+
+class TopicTable(Protocol):
+    """A table of messages. Methods raise TableError."""
+
+    @property
+    def place(self) -> str:
+        """Where the table is, for texts."""
+
+    @property
+    def about(self) -> About:
+        """What is fixed for this table."""
+
+    def refresh(self) -> None:
+        """Read the newest state of the table."""
+
+    def position(self, cluster: str) -> int | None:
+        """Return the index of the next entry of this log that is to be added, as of the last `refresh`. None
+        if nothing of this log was added yet."""
+
+    def certify(self, certificate: Certificate) -> None:
+        """Add a certificate. It must be there before the rows that it is about."""
+
+    def add(self, rows: pa.Table, certificate: Certificate) -> None:
+        """Add the rows of a range of the log, and move the position behind it, in one transaction. Raises
+        TableChanged if the position was moved since the last `refresh`."""
+
+    def certificates(self, cluster: str | None = None) -> list[Certificate]:
+        """Return the certificates of one log, or of all, in any order. Some may be about entries that were
+        not added, as a certificate is written before its rows."""
+
+    def replace_certificates(self, certificates: Sequence[Certificate]) -> None:
+        """Replace all certificates. Raises TableChanged if one was added meanwhile."""
+
+    def logs(self) -> list[str]:
+        """Return the ids of the logs from which rows were added."""
+
+    def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, or of those of some entries, in any order."""
+
+    def delete_lives(self, lives: Sequence[str]) -> None:
+        """Remove the rows of these lives of topics. Raises TableChanged if another commit came between."""
+
+    def compact(self) -> int:
+        """Write small files together into larger ones, and remove files that no version needs. Return the
+        number of files that were replaced."""
+
+    def count(self) -> int:
+        """Return the number of rows."""

@@ -1,0 +1,154 @@
+"""Tables are kept in order: small files are compacted, certificates merged, deleted topics removed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+from dledger.formats.life import Life
+from dledger.lake import writer
+from dledger.lake.certificates import compacted, series
+from dledger.lake.deleted import drop_deleted
+from dledger.lake.table_audit import audit_table
+from dledger.lake.tables import TopicTable
+from tests.audit.store_builder import Log
+from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def format(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def with_lives(tmp_path: Path, format: str) -> tuple[Group, list[str]]:
+    """A topic in three lives of 40, 50 and 60 messages."""
+    log = Log()
+    log.open_term(1)
+    lives = []
+    for count in (40, 50, 60):
+        lives.append(str(Life("c0", make_topic(log))))
+        for number in range(count):
+            log.message("orders", b"%d " % number * 40, queue_id=number % 2)
+        if count != 60:
+            delete_topic(log)
+    return Group(tmp_path, log, format=format), lives
+
+
+def test_small_files_are_written_together_and_keep_their_proof(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    table = group.fill()
+    rows = rows_of(table)
+    assert table.compact() > 5
+    assert rows_of(table) == rows
+    assert table.compact() == 0
+    assert not audit_table(group.table(), [group.write()]).findings
+    assert group.writer().catch_up() == 0
+
+
+def test_a_compaction_between_two_batches_disturbs_no_writer(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    other = group.table()
+
+    class Compacting:
+        def __init__(self, table: TopicTable) -> None:
+            self._table = table
+            self.left = 3
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._table, name)
+
+        def add(self, rows: object, certificate: object) -> None:
+            if self.left:
+                self.left -= 1
+                other.compact()
+            self._table.add(rows, certificate)  # type: ignore[arg-type]
+
+    rows = group.writer(Compacting(group.table())).catch_up()  # type: ignore[arg-type]
+    assert rows == len(rows_of(group.table()))
+    assert not audit_table(group.table(), [group.write()]).findings
+
+
+def test_the_messages_of_deleted_topics_can_be_removed(tmp_path: Path, format: str) -> None:
+    group, lives = with_lives(tmp_path, format)
+    table = group.fill()
+    assert len(rows_of(table)) == 150
+    assert drop_deleted(table, "c0", lives[2:]) == sorted(lives[:2])
+    assert {row["life"] for row in rows_of(table)} == {lives[2]} and table.count() == 60
+    for logs in ([group.write()], []):
+        assert not audit_table(group.table(), logs).findings
+    assert drop_deleted(table, "c0", lives[2:]) == []
+    group.log.message("orders", b"later")
+    assert group.writer().catch_up() == 1
+    assert not audit_table(group.table(), [group.write()]).findings
+
+
+def test_an_interrupted_removal_is_seen_and_done_by_the_next(tmp_path: Path, format: str) -> None:
+    group, lives = with_lives(tmp_path, format)
+    group.fill()
+
+    class Killed(Exception):
+        pass
+
+    class Dying:
+        def __init__(self, table: TopicTable) -> None:
+            self._table = table
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._table, name)
+
+        def delete_lives(self, lives: object) -> None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        drop_deleted(Dying(group.table()), "c0", lives[2:])  # type: ignore[arg-type]
+    assert audit_table(group.table(), [group.write()]).findings
+    assert drop_deleted(group.table(), "c0", lives[2:]) == sorted(lives[:2])
+    assert not audit_table(group.table(), [group.write()]).findings
+
+
+def test_certificates_are_merged_when_there_are_many(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, _ = with_lives(tmp_path, format)
+    group.fill()
+    count = len(group.table().certificates())
+    assert count > 6
+    monkeypatch.setattr(writer, "MAX_CERTIFICATES", 6)
+    group.log.message("orders", b"later")
+    group.writer().catch_up()
+    table = group.table()
+    assert len(table.certificates()) <= 3
+    assert not audit_table(table, [group.write()]).findings and not audit_table(table).findings
+    assert group.writer().catch_up() == 0
+
+
+def test_a_series_is_found_among_certificates_of_two_writers(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    small, large = ([*group.writer(batch_bytes=size)._batches(0, 250, True)] for size in (1, 30_000))
+    both = [batch.certificate for batch in (*small, *large)]
+    end = 251
+    for known in (both, both[::-1], both[: len(small)], both[len(small) :]):
+        found = series(known, end)
+        assert (found[0].first, found[-1].last) == (0, end - 1)
+        assert all(later.follows(earlier) for earlier, later in pairwise(found))
+        (one,) = compacted(found, 2)
+        assert (one.rows, one.digest) == (sum(b.certificate.rows for b in large), _sum(large))
+
+
+def _sum(batches: list[writer.Batch]) -> int:
+    (one,) = compacted([batch.certificate for batch in batches], 2)
+    return one.digest
+
+
+def test_a_gap_between_certificates_stays_one(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    known = [batch.certificate for batch in group.writer(batch_bytes=1)._batches(0, 250, True)]
+    found = series([*known[:4], *known[6:]], 251)
+    assert found == [*known[:4], *known[6:]]
+    assert len(compacted(found, 2)) == 2

@@ -1,0 +1,215 @@
+"""JSON bodies as columns: what a schema says, what does not fit, what is inferred."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import msgspec
+import pyarrow as pa
+
+from dledger.lake.tables import About, TableError
+from dledger.lake.typed import MAX_FIELDS, TypedBodies, inferred, schema_of
+from tests.audit.store_builder import Log
+from tests.lake.lake_kit import Group, rows_of
+
+TIME = {"type": "string", "format": "date-time"}
+
+
+def at(hour: int) -> datetime:
+    return datetime(2026, 2, 3, hour, 5, 6, tzinfo=UTC)
+
+
+def of(properties: dict[str, Any], *required: str) -> TypedBodies:
+    return TypedBodies(json.dumps({"type": "object", "properties": properties, "required": list(required)}))
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "value"),
+    [
+        ({"type": "integer"}, "5", 5),
+        ({"type": "integer"}, "-9223372036854775808", -(1 << 63)),
+        ({"type": "number"}, "5", 5.0),
+        ({"type": "number"}, "1e3", 1000.0),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "string"}, '"\\u00e9"', "é"),
+        ({"type": "string"}, "null", None),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": "string", "format": "date"}, '"2026-02-03"', date(2026, 2, 3)),
+        (TIME, '"2026-02-03T04:05:06Z"', at(4)),
+        (TIME, '"2026-02-03T05:05:06+01:00"', at(4)),
+        (TIME, '"2026-02-03T04:05:06"', at(4)),
+        ({"type": "string", "format": "email"}, '"a@b"', "a@b"),
+        ({"type": "array", "items": {"type": "integer"}}, "[1,null,3]", [1, None, 3]),
+        ({"type": "array", "items": {"type": "integer"}}, "[]", []),
+        ({"type": "array"}, "[1, 2]", "[1, 2]"),
+        ({"type": "object"}, '{"a": 1}', '{"a": 1}'),
+        ({"type": "object", "properties": {"b": {"type": "integer"}}}, '{"b": 1, "c": 2}', {"b": 1}),
+        ({}, "[1]", "[1]"),
+        ({}, "null", None),
+        ({"type": ["string", "integer"]}, '"x"', '"x"'),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "7", 7),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "7", "7"),
+    ],
+)  # fmt: skip
+def test_a_value_has_the_type_that_the_schema_says(part: dict[str, Any], text: str, value: object) -> None:
+    values, errors = of({"a field": part}).columns([b'{"a field": ' + text.encode() + b"}"])
+    assert (values.to_pylist(), errors.to_pylist()) == ([{"a field": value}], [None])
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "truncated"),
+        (b"no json", "malformed"),
+        (b"[1]", "Expected `object`, got `array`"),
+        (b'{"a": "x"}', "Expected `int | null`, got `str` - at `$.a`"),
+        (b'{"a": 1.5}', "Expected `int | null`"),
+        (b'{"a": 9223372036854775808}', "Expected `int` <= "),
+        (b'{"a": -9223372036854775809}', "Expected `int` >= "),
+        (b'{"a": 1, "b": "\xff"}', "invalid"),
+        (b'{"b": "x"}', "missing required field `a`"),
+        (b'{"a": 1} x', "trailing"),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_a_body_that_does_not_fit_is_kept_with_the_reason(body: bytes, why: str) -> None:
+    typed = of({"a": {"type": "integer"}, "b": {"type": "string"}}, "a")
+    values, errors = typed.columns([b'{"a": 1}', body, b'{"a": 2}'])
+    assert values.to_pylist() == [{"a": 1, "b": None}, None, {"a": 2, "b": None}]
+    first, found, last = errors.to_pylist()
+    assert (first, last) == (None, None) and why in found
+
+
+def test_a_schema_is_derived_from_a_python_type() -> None:
+    typed = TypedBodies(schema_of("tests.lake.test_typed_bodies:Order"))
+    assert typed.fields[0].type == pa.struct(
+        [
+            ("time", pa.timestamp("us", tz="UTC")),
+            ("day", pa.date32()),
+            ("size", pa.int64()),
+            ("price", pa.float64()),
+            ("names", pa.list_(pa.string())),
+            ("open", pa.bool_()),
+            ("either", pa.string()),
+            ("part", pa.struct([("a", pa.int64())])),
+        ]
+    )
+
+
+class Part(msgspec.Struct):
+    a: int
+
+
+@dataclass
+class Order:
+    time: datetime
+    day: date
+    size: int
+    price: float | None
+    names: list[str] = field(default_factory=list)
+    open: bool = True
+    either: int | str = 0
+    part: Part | None = None
+
+
+@pytest.mark.parametrize(
+    ("bodies", "schema"),
+    [
+        (['{"a": 1}'], {"a": {"type": "integer"}}),
+        (['{"a": 1}', '{"a": 2.5}'], {"a": {"type": "number"}}),
+        (['{"a": null}', '{"a": "x"}'], {"a": {"type": "string"}}),
+        (['{"a": null}'], {"a": {}}),
+        (['{"a": 1}', '{"a": "x"}'], {"a": {}}),
+        (['{"a": 1}', "no", "[1]", '{"b": true}'], {"a": {"type": "integer"}, "b": {"type": "boolean"}}),
+        (['{"a": []}', '{"a": [1]}'], {"a": {"type": "array", "items": {"type": "integer"}}}),
+        (['{"a": [1, "x"]}'], {"a": {"type": "array", "items": {}}}),
+        (['{"a": 9223372036854775808}'], {"a": {}}),
+        (['{"a": {"b": 1}}', '{"a": {"c": "x"}}'],
+         {"a": {"type": "object", "properties": {"b": {"type": "integer"}, "c": {"type": "string"}}}}),
+    ],
+)  # fmt: skip
+def test_a_schema_is_inferred(bodies: list[str], schema: dict[str, Any]) -> None:
+    assert json.loads(inferred(body.encode() for body in bodies))["properties"] == schema
+
+
+def test_what_was_inferred_reads_what_it_was_inferred_from() -> None:
+    bodies = [b'{"a": {"b": [1, 2.5, null]}, "c": "x"}', b'{"a": null, "d": {"e": false}}', b'{"c": null}']
+    _, errors = TypedBodies(inferred(bodies)).columns(bodies)
+    assert errors.null_count == len(bodies)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "there is no such file"),
+        ("{", "Expecting"),
+        ('{"type": "string"}', "must be that of a JSON object"),
+        ('{"type": "object"}', "must be that of a JSON object"),
+        (
+            json.dumps({"type": "object", "properties": {f"f{n}": {} for n in range(MAX_FIELDS + 1)}}),
+            "more than",
+        ),
+    ],
+)
+def test_a_wrong_schema_is_refused(tmp_path: Path, content: str | None, why: str) -> None:
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(TableError, match=why):
+        schema_of(str(path))
+
+
+def test_a_recursive_schema_ends() -> None:
+    node = {"type": "object", "properties": {"a": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}
+    typed = TypedBodies(json.dumps({"$ref": "#/$defs/node", "$defs": {"node": node}}))
+    values, errors = typed.columns([b'{"a": 1, "next": {"a": 2}}'])
+    assert values[0].as_py()["next"]["a"] == 2 and errors.null_count == 1
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_typed_values_are_columns_of_the_table(tmp_path: Path, format: str) -> None:
+    pytest.importorskip("deltalake")
+    pytest.importorskip("pyiceberg")
+    from dledger.lake.rows import table_schema
+    from dledger.lake.table_audit import audit_table
+    from tests.lake.by_hand import DeltaHand, IcebergHand
+
+    bodies = [
+        b'{"a": 1, "b": ["x", null], "c": {"d": "2026-01-01"}}',
+        b"no",
+        b'{"a": null, "b": [], "c": {}}',
+    ]
+    log = Log()
+    log.open_term(1)
+    for body in bodies:
+        log.message("orders", body)
+    schema = inferred(bodies)
+    about = About(("orders",), schema)
+    group = Group(tmp_path, log, about, format)
+    table = group.fill()
+    rows = [row for batch in table.scan(table_schema(about).names) for row in batch.to_pylist()]
+    assert [row["value"] for row in sorted(rows, key=lambda row: row["offset"])] == [
+        {"a": 1, "b": ["x", None], "c": {"d": "2026-01-01"}},
+        None,
+        {"a": None, "b": [], "c": {"d": None}},
+    ]
+    assert len(rows_of(table)) == 3 and not audit_table(table, [group.write()]).findings
+    hand = DeltaHand(group.place) if format == "delta" else IcebergHand(group.place)
+    hand.delete("offset = 0")
+    wrong = next(row for row in rows if row["offset"] == 0)
+    hand.append(pa.Table.from_pylist([wrong | {"value": wrong["value"] | {"a": 2}}], table_schema(about)))
+    (found,) = audit_table(group.table(), [group.write()]).findings
+    assert (found.code, found.detail) == (
+        "TABLE_ROW_CHANGED",
+        "the typed value of entry 1 is not that of its body",
+    )
+    with pytest.raises(TableError, match="another schema"):
+        Group(tmp_path, log, About(("orders",), inferred([b'{"z": 1}'])), format).table()
