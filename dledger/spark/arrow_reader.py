@@ -20,6 +20,7 @@ _ON_DEMAND = {
     "value": ("includeValue", "true"),
     "headers": ("includeHeaders", "true"),
     "group": ("includeGroup", "true"),
+    "life": ("includeLife", "true"),
 }
 """Columns of `messages` that exist only when an option asks for them."""
 

@@ -15,8 +15,9 @@ from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
 from dledger.formats.state_file import pack_snapshot
 from dledger.spark import state
-from dledger.spark.log_streams import DirectoryQueues
+from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.offsets import DataLost, Encoded
+from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.stores import open_replicas
 from dledger.spark.streaming import StreamReader
@@ -222,3 +223,47 @@ def test_damage_behind_the_snapshot_ends_no_stream(store: Store) -> None:
     reader = store.stream()
     end = take(reader, read)
     assert rows(reader, read, end) == [FIRST, FIRST + 1, FIRST + 2]
+
+
+PLACE = ("offset", "life")
+
+
+def by_log(store: Store, **options: str) -> list[tuple[int, str | None]]:
+    """Offsets and lives that a stream by log index gives."""
+    given = {"path": str(store.path), "offsetType": "log", "startingOffsets": "earliest", **options}
+    parsed = parse({**given, "includeLife": "true"}, "stream")
+    reader = StreamReader(parsed, DirectoryLog(parsed))
+    start = reader.initialOffset()
+    end = take(reader, start)
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [
+        row for batch in batches for row in zip(*(batch[name].to_pylist() for name in PLACE), strict=True)
+    ]
+
+
+def test_a_stream_by_log_index_leaves_deleted_messages_out(store: Store) -> None:
+    store.delete()
+    store.make_again()
+    old, new = (f"c0.{born}" for born in store.lives)
+    assert by_log(store) == [(offset, new) for offset in range(SECOND)]
+    assert by_log(store, includeDeleted="true") == [
+        *((offset, old) for offset in range(FIRST)),
+        *((offset, new) for offset in range(SECOND)),
+    ]
+
+
+def test_deleted_messages_are_in_no_queue(store: Store) -> None:
+    options = {"path": str(store.path), "includeDeleted": "true"}
+    with pytest.raises(BadOption, match="includeDeleted has no effect on a stream of queues"):
+        parse(options, "stream")
+    assert parse({**options, "offsetType": "log"}, "stream").include_deleted
+
+
+@pytest.mark.parametrize("kind", [DirectoryQueues, DirectoryLog])
+def test_a_stream_over_a_topic_that_does_not_exist_is_refused(
+    store: Store, kind: type[DirectoryQueues] | type[DirectoryLog]
+) -> None:
+    by = {"offsetType": "log"} if kind is DirectoryLog else {}
+    parsed = parse({"path": str(store.path), "subscribe": "ordrs", **by}, "stream")
+    with pytest.raises(BadOption, match=r"there is no topic 'ordrs': did you mean 'orders'\?"):
+        StreamReader(parsed, kind(parsed)).initialOffset()
