@@ -21,6 +21,7 @@ _ON_DEMAND = {
     "headers": ("includeHeaders", "true"),
     "group": ("includeGroup", "true"),
     "life": ("includeLife", "true"),
+    "id": ("includeId", "true"),
 }
 """Columns of `messages` that exist only when an option asks for them."""
 

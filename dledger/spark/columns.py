@@ -67,6 +67,7 @@ MESSAGES = (
     ("logTerm", "bigint"),
     ("group", "string"),
     ("life", "string"),
+    ("id", "string"),
     ("_corrupt", "string"),
 )
 """Columns of the view `messages`: first the columns of Spark's Kafka source, under the same names, then
@@ -75,8 +76,9 @@ RocketMQ's own.
 Keys and headers are texts in RocketMQ. `logIndex` and `logTerm` are null for messages from live brokers,
 as the RocketMQ protocol does not carry them.
 
-`life` names the life of the topic (`formats.life`): the time between its creation and its deletion. It is
-null where the life is not known, as for messages of Apache's brokers.
+`life` names the life of the topic (`formats.life`): the time between its creation and its deletion. `id` is
+`<topic>:<partition>:<life>:<offset>`, which no other message ever has. Both are null where the life is not
+known, as for messages of Apache's brokers.
 """
 
 QUEUES = (
@@ -131,7 +133,9 @@ asked). Each row describes one of these things, named by `kind`:
 Columns = Sequence[tuple[str, str]]
 
 
-def message_columns(*, value: bool, headers: bool, group: bool, life: bool, corrupt: bool) -> Columns:
+def message_columns(
+    *, value: bool, headers: bool, group: bool, life: bool, ident: bool, corrupt: bool
+) -> Columns:
     """Return the columns of the view `messages` with these options. Columns that no option asks for are
     left out here, as a Python data source has no other way to avoid reading them."""
     left_out = {
@@ -139,6 +143,7 @@ def message_columns(*, value: bool, headers: bool, group: bool, life: bool, corr
         "headers": not headers,
         "group": not group,
         "life": not life,
+        "id": not ident,
         "_corrupt": not corrupt,
     }
     return tuple(column for column in MESSAGES if not left_out.get(column[0], False))

@@ -35,6 +35,10 @@ _LAST_MS = 253_402_300_799_999
 wrong by any amount."""
 
 
+ID_SEPARATOR = ":"
+"""Stands between the parts of a message's id: topic, queue, life and offset. No topic has it in its name."""
+
+
 class CorruptMessage(Exception):
     """An entry that should hold a message is damaged or lost."""
 
@@ -64,6 +68,7 @@ def message_columns(options: Options) -> columns.Columns:
         headers=options.include_headers,
         group=options.include_group,
         life=options.include_life,
+        ident=options.include_id,
         corrupt=options.corrupt_records == "include",
     )
 
@@ -195,7 +200,7 @@ class MessageRows:
     ) -> pa.RecordBatch:
         count = len(chosen)
         names = [name for name, _ in self.columns]
-        lives = self.lives.texts(records, chosen) if "life" in names else None
+        lives = self.lives.texts(records, chosen) if {"life", "id"}.intersection(names) else None
 
         def column(name: str) -> pa.Array:
             match name:
@@ -222,6 +227,9 @@ class MessageRows:
                     return pa.repeat(pa.scalar(self.group, pa.string()), count)
                 case "life":
                     return lives
+                case "id":
+                    places = [column(part).cast(pa.string()) for part in ("topic", "partition", "offset")]
+                    return pc.binary_join_element_wise(*places[:2], lives, places[2], ID_SEPARATOR)
                 case "_corrupt":
                     return pa.nulls(count, pa.string())
                 case _:

@@ -91,6 +91,7 @@ OPTIONS = {
         "true adds the column life: which topic of this name it is, if it was deleted and made again",
         _TOPICS,
     ),
+    "includeId": Option("true adds the column id, which no other message ever has", _MESSAGES),
     "includeDeleted": Option("true: also messages of deleted topics", _MESSAGES, _FILES),
     "isolation": Option(
         "committed (default); all: also entries that Raft may still remove",
@@ -169,6 +170,7 @@ class Options:
     include_value: bool = True
     include_group: bool = False
     include_life: bool = False
+    include_id: bool = False
     include_deleted: bool = False
     isolation: str = "committed"
     corrupt_records: str = "fail"
@@ -183,7 +185,7 @@ class Options:
     @property
     def names_lives(self) -> bool:
         """Whether the rows of messages name the lives of topics."""
-        return self.include_life
+        return self.include_life or self.include_id
 
     @property
     def whole_history(self) -> bool:
@@ -225,6 +227,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         include_value=_flag(given, "includeValue", True),
         include_group=_flag(given, "includeGroup", False),
         include_life=_flag(given, "includeLife", False),
+        include_id=_flag(given, "includeId", False),
         include_deleted=_flag(given, "includeDeleted", False),
         isolation=values.choice("isolation", get("isolation", "committed"), ISOLATION),
         corrupt_records=values.choice("corruptRecords", get("corruptRecords", "fail"), corrupt),

@@ -157,6 +157,20 @@ def test_the_present_life_is_named(store: tuple[Builder, Path]) -> None:
     assert "life" not in rows(path)[0]
 
 
+def test_an_id_is_unique_for_ever(store: tuple[Builder, Path]) -> None:
+    built, path = store
+    every = rows(path, includeDeleted=True, includeId=True, includeLife=True)
+    ids = [row["id"] for row in every]
+    assert len(set(ids)) == len(ids) == FIRST + SECOND + THIRD + 9
+    for row in every:
+        assert row["id"] == f"{row['topic']}:{row['partition']}:{row['life']}:{row['offset']}"
+    present = rows(path, subscribe=TOPIC, includeId=True)
+    assert [row["id"] for row in present] == [
+        row["id"] for row in every if row["life"] == f"c0.{built.births[-1]}"
+    ]
+    assert dledger.read(str(path), columns=["id"], subscribe=TOPIC).read_all().num_rows == THIRD
+
+
 def test_the_order_of_messages_that_are_asked_for_is_the_log(store: tuple[Builder, Path]) -> None:
     built, path = store
     found = rows(path, includeDeleted=True)
@@ -284,9 +298,9 @@ def test_stores_of_apache_hide_nothing_and_name_no_life(tmp_path: Path) -> None:
     for name in ("identity", "cluster"):
         for file in path.rglob(name):
             file.unlink()
-    found = rows(path, includeLife=True)
+    found = rows(path, includeLife=True, includeId=True)
     assert count_of(found) == FIRST + SECOND + THIRD
-    assert {row["life"] for row in found} == {None}
+    assert {row["life"] for row in found} == {row["id"] for row in found} == {None}
 
 
 def test_groups_are_judged_each_by_its_own_log(tmp_path: Path) -> None:
@@ -294,9 +308,10 @@ def test_groups_are_judged_each_by_its_own_log(tmp_path: Path) -> None:
     one = write_store(built.log, tmp_path / "a", group="a", cluster="ca")
     built.delete()
     other = write_store(built.log, tmp_path / "b", group="b", cluster="cb")
-    found = rows([one, other], includeGroup=True, includeLife=True)
+    found = rows([one, other], includeGroup=True, includeLife=True, includeId=True)
     assert {row["group"] for row in found if row["topic"] == TOPIC} == {"a"}
     assert count_of(found) == THIRD
+    assert len({row["id"] for row in found}) == len(found)
     assert count_of(rows([one, other], subscribe=TOPIC)) == THIRD, "one group has it"
     with pytest.raises(BadOption, match="there is no topic"):
         rows([one, other], subscribe=TOPIC, group="b")

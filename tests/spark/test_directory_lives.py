@@ -225,6 +225,29 @@ def test_damage_behind_the_snapshot_ends_no_stream(store: Store) -> None:
     assert rows(reader, read, end) == [FIRST, FIRST + 1, FIRST + 2]
 
 
+def test_a_stream_names_its_messages_for_ever(store: Store) -> None:
+    def ids(start: Encoded) -> list[str]:
+        options = {
+            "path": str(store.path),
+            "subscribe": TOPIC,
+            "failOnDataLoss": "false",
+            "includeId": "true",
+        }
+        parsed = parse({**options, "startingOffsets": "earliest"}, "stream")
+        reader = StreamReader(parsed, DirectoryQueues(parsed))
+        batches = [
+            batch for part in reader.partitions(start, take(reader, start)) for batch in reader.read(part)
+        ]
+        return [one for batch in batches for one in batch["id"].to_pylist()]
+
+    read = read_all(store)
+    first = ids({f"{TOPIC}/0": 0})
+    assert first == [f"{TOPIC}:0:c0.{store.lives[0]}:{offset}" for offset in range(FIRST)]
+    store.delete()
+    store.make_again()
+    assert ids(read) == [f"{TOPIC}:0:c0.{store.lives[1]}:{offset}" for offset in range(SECOND)]
+
+
 PLACE = ("offset", "life")
 
 
