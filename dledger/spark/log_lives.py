@@ -134,31 +134,54 @@ class LogTopics:
     names: frozenset[str] | None = None
 
 
+class KnownLives:
+    """What was found in logs, by the ids of the logs. A stream keeps it between its batches, so that each
+    entry is read once. It is empty in a copy, as tasks do not need it."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[int, _Found]] = {}
+        """Maps the id of a log to the last entry that was read, and what was found up to it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KnownLives, ()
+
+
 def log_topics(
-    replica: Replica, held: Snapshot | None, highest: int | None, *, history: bool = False
+    replica: Replica,
+    held: Snapshot | None,
+    highest: int | None,
+    *,
+    history: bool = False,
+    known: KnownLives | None = None,
 ) -> LogTopics:
     """Return what the log of a replica says about its topics up to entry `highest`, or to its end if that is
     None. Blocking. Raises StoreError or OSError.
 
     `held`: the content of the state file, if it is known to belong to this log (`topic_segments.held_state`).
-    `history`: also find the lives before the present ones. The whole log is read for that.
+    `history`: also find the lives before the present ones. The whole log is read for that. `known`: what
+    earlier calls found in committed entries, with the same `history`.
     """
     if replica.identity is None or not replica.identity.cluster:
-        return LogTopics(names=_queue_topics(replica))
-    found, applied = _Found(None), -1
-    for index, state in _begin(replica) if history else _newest(replica, held):
-        found, applied = _Found(state), index
-        break
+        return LogTopics()
+    cluster = replica.identity.cluster
+    applied, found = (known or KnownLives()).found.get(cluster, (-1, None))
+    if found is None or (held is not None and held.applied > applied and not history):
+        applied, found = -1, _Found(None)
+        for index, state in _begin(replica) if history else _newest(replica, held):
+            applied, found = index, _Found(state)
+            break
     for position, op in _operations(replica, applied + 1, highest):
         found.apply(position, op)
-    return LogTopics(found.lives(replica.identity.cluster), found.names(_queue_topics(replica)))
+    if known is not None and highest is not None:
+        known.found[cluster] = max(applied, highest), found
+    return LogTopics(found.lives(cluster), found.names(_queue_topics(replica)))
 
 
 def check_topics(options: Options, found: Sequence[LogTopics]) -> None:
     """Raises BadOption if the options name a topic that none of the logs has, as it would look like an empty
     one."""
     if not all(one.names is not None for one in found):
-        return  # Apache's, without ConsumeQueues: its topics are not in the log
+        return  # Apache's: its topics are not in the log
     known = frozenset[str]().union(*(one.names or () for one in found))
     for topic in options.topics.names:
         if topic in known or is_system_topic(topic) or topic == SYSTEM_TOPIC:
@@ -208,7 +231,7 @@ class _Found:
         if op["op"] == TopicConfig.operation:
             self._names.add(name)
             self._gone.discard(name)
-        elif op["op"] == TOPIC_DELETE and isinstance(at, int):
+        elif op["op"] == TOPIC_DELETE and isinstance(at, int) and min(at, position) > self._last(name):
             self._spans.setdefault(name, [(0, self._others)]).append((min(at, position), 0))
             self._names.discard(name)
             self._gone.add(name)

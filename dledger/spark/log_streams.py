@@ -8,7 +8,7 @@ the same on all replicas of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import Ints, checked, headers
-from dledger.spark.log_lives import NO_LIVES, LogLives, check_topics, log_topics
+from dledger.spark.log_lives import NO_LIVES, KnownLives, LogLives, check_topics, log_topics
 from dledger.spark.messages import Expected, MessageRows, message_rows
 from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, divided, wanted_parts
 from dledger.spark.option_values import Queue
@@ -70,6 +70,7 @@ class DirectoryQueues:
     """The `streaming.Queues` of store directories, read through the ConsumeQueues."""
 
     options: Options
+    known: KnownLives = field(default_factory=KnownLives, compare=False, repr=False)
 
     def check_topics(self) -> None:
         check_options(self.options, self._replicas())
@@ -111,7 +112,8 @@ class DirectoryQueues:
         parts: list[InputPartition] = []
         for group, mine in by_group(ranges).items():
             (replica,) = self._of(group)
-            lives = stream_lives(self.options, replica) if self.options.names_lives else NO_LIVES
+            named = self.options.names_lives
+            lives = stream_lives(self.options, replica, self.known) if named else NO_LIVES
             lives = lives.of_topics({item.topic for item in mine})
             count = wanted_parts(sum(item.high - item.low for item in mine), self.options.min_partitions)
             parts += [
@@ -153,10 +155,12 @@ def check_options(options: Options, replicas: Sequence[Replica]) -> None:
         check_topics(options, known)
 
 
-def stream_lives(options: Options, replica: Replica) -> LogLives:
+def stream_lives(options: Options, replica: Replica, known: KnownLives) -> LogLives:
     """Return the lives of topics, as far as a batch of a stream needs them."""
-    held = held_state(replica)
-    return log_topics(replica, held, replica.committed, history=options.whole_history).lives
+    if options.include_deleted and not options.names_lives:
+        return NO_LIVES
+    held, history = held_state(replica), options.whole_history
+    return log_topics(replica, held, replica.committed, history=history, known=known).lives
 
 
 def average_entry(replicas: Sequence[Replica]) -> int:
@@ -270,6 +274,7 @@ class DirectoryLog:
     order. It serves archives and audits."""
 
     options: Options
+    known: KnownLives = field(default_factory=KnownLives, compare=False, repr=False)
 
     def check_topics(self) -> None:
         check_options(self.options, self._replicas())
@@ -308,7 +313,8 @@ class DirectoryLog:
                 if group in ("", replica.group):
                     found = pieces(replica, replica.committed, [(item.low, item.high - 1)])
                     packs = packed(found, self.options.min_partitions)
-                    lives, named = stream_lives(self.options, replica), self.options.names_lives
+                    lives = stream_lives(self.options, replica, self.known)
+                    named = self.options.names_lives
                     wants = partial(wants_topic, self.options.topics)
                     parts += [
                         PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=named))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from dledger.audit.scan import Window
 from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
 from dledger.formats.state_file import pack_snapshot
-from dledger.spark import state
+from dledger.spark import log_lives, state
+from dledger.spark.entry_ranges import Piece
 from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.offsets import DataLost, Encoded
 from dledger.spark.option_values import BadOption
@@ -290,3 +294,31 @@ def test_a_stream_over_a_topic_that_does_not_exist_is_refused(
     parsed = parse({"path": str(store.path), "subscribe": "ordrs", **by}, "stream")
     with pytest.raises(BadOption, match=r"there is no topic 'ordrs': did you mean 'orders'\?"):
         StreamReader(parsed, kind(parsed)).initialOffset()
+
+
+def test_a_stream_reads_each_entry_once_for_its_lives(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no snapshot. Each batch would read the whole log again."""
+    read: list[int] = []
+    plain = log_lives.read_windows
+
+    def counted(piece: Piece) -> Iterator[Window]:
+        for window in plain(piece):
+            read.extend(window.columns.index.tolist())
+            yield window
+
+    monkeypatch.setattr(log_lives, "read_windows", counted)
+    parsed = parse({"path": str(store.path), "offsetType": "log", "includeLife": "true"}, "stream")
+    reader = StreamReader(parsed, DirectoryLog(parsed))
+    end: Encoded = {"log/0": 0}
+    found: list[tuple[int, str]] = []
+    for change in (None, store.delete, store.make_again, lambda: send(store.log, 1), store.write):
+        if change is not None:
+            change()
+        end, start = take(reader, end), end
+        for part in reader.partitions(start, end):
+            for batch in reader.read(pickle.loads(pickle.dumps(part))):
+                found += zip(*(batch[name].to_pylist() for name in PLACE), strict=True)
+    assert read == sorted(set(read)) and len(read) == len(store.log.entries)
+    old, new = (f"c0.{born}" for born in store.lives)
+    assert found == [*((n, old) for n in range(FIRST)), *((n, new) for n in range(SECOND + 1))]
+    assert pickle.loads(pickle.dumps(reader))._queues.known.found == {}
