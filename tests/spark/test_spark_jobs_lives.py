@@ -290,3 +290,35 @@ def test_a_replay_keeps_the_lives_apart(spark: Any, world: World) -> None:
         *((world.lives[0], offset) for offset in range(FIRST // 2)),
         *((world.lives[1], offset) for offset in range(SECOND // 2)),
     ]
+
+
+def test_a_deleted_topic_is_brought_back_from_the_log(spark: Any, world: World) -> None:
+    """What `replay STORE --option includeDeleted=true` sends, in its order."""
+    from dledger.spark.jobs.replay import in_order
+    from dledger.spark.jobs.statistics import statistics
+
+    world.again()
+    world.delete()
+    world.write()
+    source = world.source(subscribe=TOPIC, includeDeleted="true")
+    source.check_topics()
+    rows = in_order(source.messages(spark, value=True, headers=True)).collect()
+    old, new = world.lives
+    assert [(row.life, row.partition, row.offset) for row in rows if row.partition == 0] == [
+        *((old, 0, offset) for offset in range(FIRST // 2)),
+        *((new, 0, offset) for offset in range(SECOND // 2)),
+    ]
+    assert statistics(spark, source).topics[0].messages == FIRST + SECOND
+    with pytest.raises(JobError, match="there is no topic 'orders'"):
+        world.source(subscribe=TOPIC).check_topics()
+    with pytest.raises(JobError, match="includeDeleted: 'yes' is not one of true, false"):
+        world.source(subscribe=TOPIC, includeDeleted="yes").check_topics()
+
+
+def test_rows_in_spark_have_ids(spark: Any, world: World) -> None:
+    world.again()
+    frame = spark.read.format("dledger").option("path", str(world.store)).option("includeId", "true").load()
+    ids = [row.id for row in frame.where(f"topic = '{TOPIC}'").select("id").collect()]
+    assert sorted(ids) == sorted(
+        f"{TOPIC}:{queue}:{life}:{offset}" for life, queue, offset in messages(world.lives[1], SECOND)
+    )
