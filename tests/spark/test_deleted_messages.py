@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 import dledger
-from dledger.formats.state import ReplicatedState, TopicConfig, pack_op
+from dledger.formats.entry import EntryHeader
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, encode_manifest, make_manifest
+from dledger.formats.state import ReplicatedState, TopicConfig, pack_op, pack_parts
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
 from dledger.formats.state_file import pack_snapshot
-from dledger.formats.store_files import segment_name
+from dledger.formats.store_files import SNAPSHOTS_DIR, encode_json, segment_name
 from dledger.spark.option_values import BadOption
 from tests.audit.store_builder import Log, flip, write_store
+from tests.spark import views_kit
 
 pa = pytest.importorskip("pyarrow")
 
@@ -70,6 +73,23 @@ class Builder:
         path = store / "state/snapshot"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(pack_snapshot(index, entry.pos + entry.size, self.state(index), entry.term))
+
+    def write_boundary(self, store: Path, segment: int, *, begins: bool = False) -> None:
+        """The snapshot at the beginning of a segment. `begins`: the log begins there."""
+        pos = segment * SEGMENT
+        last = [entry for entry in self.log.entries if entry.pos < pos][-1]
+        parts = pack_parts(self.state(last.index))
+        manifest = make_manifest(last.index, last.term, pos, last.chain_crc, 0, b"", parts)
+        directory = store / "dledger-n0" / SNAPSHOTS_DIR / segment_name(pos)
+        directory.mkdir(parents=True)
+        for name, data in parts.items():
+            (directory / name).write_bytes(data)
+        (directory / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+        if begins:
+            note = encode_json({"pos": pos, "replace": False})
+            (store / "dledger-n0" / BEGINS_FILE).write_bytes(note)
+            for before in range(segment):
+                (store / "dledger-n0/data" / segment_name(before * SEGMENT)).unlink()
 
     @property
     def last(self) -> int:
@@ -276,6 +296,35 @@ def test_a_log_of_which_only_the_tail_is_left(tmp_path: Path) -> None:
     assert count_of(found) == THIRD
     assert {row["life"] for row in found if row["topic"] == TOPIC} == {f"c0.{built.births[-1]}"}
     assert {row["life"] for row in found if row["topic"] == OTHER} == {None}
+
+
+@pytest.mark.parametrize("segment", [1, 2])
+@pytest.mark.parametrize("begins", [False, True], ids=["whole log", "cut log"])
+@pytest.mark.parametrize("state", ["none", "damaged", "of another log"])
+def test_boundary_snapshots_tell_of_deletions(tmp_path: Path, segment: int, begins: bool, state: str) -> None:
+    built = three_lives()
+    path = write_store(built.log, tmp_path / "n0")
+    if state == "damaged":
+        built.write_state(path, built.last)
+        (path / "state/snapshot").write_bytes(b"rotten")
+    if state == "of another log":
+        other = three_lives()
+        other.delete()
+        other.write_state(path, other.last)
+    built.write_boundary(path, segment, begins=begins)
+    found = rows(path, includeLife=True)
+    assert count_of(found) == THIRD
+    assert {row["life"] for row in found if row["topic"] == TOPIC} == {f"c0.{built.births[-1]}"}
+    assert {row["life"] for row in found if row["topic"] == OTHER} == {"c0.163"}
+    every = rows(path, subscribe=TOPIC, includeDeleted=True, includeLife=True)
+    there = [entry.pos for entry in built.log.entries if entry.pos >= segment * SEGMENT * begins]
+    assert len(every) == sum(entry.pos in there for entry in messages_of(built, TOPIC))
+    for row, entry in zip(every, [one for one in messages_of(built, TOPIC) if one.pos in there], strict=True):
+        assert row["life"] == f"c0.{max(born for born in built.births if born < entry.pos)}"
+
+
+def messages_of(built: Builder, topic: str) -> list[EntryHeader]:
+    return [entry for entry, record in views_kit.messages_of(built.log) if record.topic == topic]
 
 
 def test_lives_without_a_recorded_birth_are_told_apart_by_the_deletion(tmp_path: Path) -> None:
