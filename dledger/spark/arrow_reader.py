@@ -20,6 +20,8 @@ _ON_DEMAND = {
     "value": ("includeValue", "true"),
     "headers": ("includeHeaders", "true"),
     "group": ("includeGroup", "true"),
+    "life": ("includeLife", "true"),
+    "id": ("includeId", "true"),
 }
 """Columns of `messages` that exist only when an option asks for them."""
 

@@ -66,6 +66,8 @@ MESSAGES = (
     ("logIndex", "bigint"),
     ("logTerm", "bigint"),
     ("group", "string"),
+    ("life", "string"),
+    ("id", "string"),
     ("_corrupt", "string"),
 )
 """Columns of the view `messages`: first the columns of Spark's Kafka source, under the same names, then
@@ -73,6 +75,10 @@ RocketMQ's own.
 
 Keys and headers are texts in RocketMQ. `logIndex` and `logTerm` are null for messages from live brokers,
 as the RocketMQ protocol does not carry them.
+
+`life` names the life of the topic (`formats.life`): the time between its creation and its deletion. `id` is
+`<topic>:<partition>:<life>:<offset>`, which no other message ever has. Both are null where the life is not
+known, as for messages of Apache's brokers.
 """
 
 QUEUES = (
@@ -89,7 +95,7 @@ QUEUES = (
 maxOffset), and the store times of the first and the last message.
 
 The times are null for an empty queue, and for live brokers, which cannot determine them cheaply. `replica`
-is null for live brokers, too.
+is null for live brokers, too. The option `includeLife` adds the column `life`, as in `messages`.
 """
 
 INDEX = (
@@ -127,11 +133,25 @@ asked). Each row describes one of these things, named by `kind`:
 Columns = Sequence[tuple[str, str]]
 
 
-def message_columns(*, value: bool, headers: bool, group: bool, corrupt: bool) -> Columns:
+def message_columns(
+    *, value: bool, headers: bool, group: bool, life: bool, ident: bool, corrupt: bool
+) -> Columns:
     """Return the columns of the view `messages` with these options. Columns that no option asks for are
     left out here, as a Python data source has no other way to avoid reading them."""
-    left_out = {"value": not value, "headers": not headers, "group": not group, "_corrupt": not corrupt}
+    left_out = {
+        "value": not value,
+        "headers": not headers,
+        "group": not group,
+        "life": not life,
+        "id": not ident,
+        "_corrupt": not corrupt,
+    }
     return tuple(column for column in MESSAGES if not left_out.get(column[0], False))
+
+
+def queue_columns(*, life: bool) -> Columns:
+    """Return the columns of the view `queues` with these options."""
+    return (*QUEUES, ("life", "string")) if life else QUEUES
 
 
 def ddl(columns: Columns) -> str:

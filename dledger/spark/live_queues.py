@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +18,19 @@ import pyarrow as pa
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.consuming.subscription import ALL
+from dledger.client.errors import ClientError, TopicNotFound
 from dledger.client.message import MessageQueue
+from dledger.formats.pop_handles import RETRY_PREFIX
 from dledger.spark import columns
-from dledger.spark.entry_ranges import Ints
-from dledger.spark.messages import MessageRows, message_columns
+from dledger.spark.entry_ranges import Bools, Ints
+from dledger.spark.log_lives import unknown_topic
+from dledger.spark.messages import message_columns, message_rows
 from dledger.spark.offsets import (
     DataLost,
     Lives,
     Offsets,
     QueueRange,
+    There,
     by_group,
     divided,
     named_offsets,
@@ -36,7 +40,8 @@ from dledger.spark.offsets import (
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.pushdown import NOTHING, Pushed
-from dledger.spark.records import decode
+from dledger.spark.queue_source import look
+from dledger.spark.records import Records, decode
 from dledger.spark.selection import (
     ANY,
     Bounds,
@@ -60,12 +65,42 @@ _DEFAULT_MESSAGE_BYTES = 1024
 
 
 @dataclass(frozen=True)
+class TopicLives:
+    """The `messages.Lives` of topics of live brokers, which show only messages of topics that exist.
+    `of`: maps a topic to its life; a topic whose life is not known is missing."""
+
+    of: Mapping[str, str] = field(default_factory=dict)
+
+    def of_deleted(self, records: Records) -> Bools | None:
+        return None
+
+    def texts(self, records: Records, chosen: Ints) -> pa.StringArray:
+        texts = pa.array([self.of.get(topic) for topic in records.topics], pa.string())
+        return texts.take(pa.array(records.topic[chosen]))
+
+    def check(self, topics: Sequence[str], now: Mapping[tuple[str, str], str], group: str) -> None:
+        """Raises DataLost if one of these topics is not the one that the messages were planned for."""
+        for topic in topics:
+            planned, found = self.of.get(topic), now.get((topic, group))
+            if planned is not None and planned != found:
+                what = f"there is {found}" if found else "it is gone"
+                raise DataLost(
+                    f"topic {topic} was deleted while it was read: its life was {planned} "
+                    f"(cluster.position), and now {what}: run the query again"
+                )
+
+
+NO_TOPIC_LIVES = TopicLives()
+
+
+@dataclass(frozen=True)
 class LivePart(InputPartition):
     """The part of one task: ranges of queues of one broker group. Their topics are plain names, without
     the group."""
 
     group: str
     ranges: tuple[QueueRange, ...]
+    lives: TopicLives = NO_TOPIC_LIVES
 
 
 class LiveQueues:
@@ -84,6 +119,9 @@ class LiveQueues:
 
     def __reduce__(self) -> tuple[object, ...]:
         return LiveQueues, (self._options, self._pushed)
+
+    def check_topics(self) -> None:
+        self._queues()
 
     def groups(self) -> list[str]:
         return sorted({queue.broker_name for queue in self._queues()})
@@ -145,7 +183,8 @@ class LiveQueues:
         for group, mine in by_group(ranges).items():
             count = wanted_parts(sum(item.high - item.low for item in mine), self._options.min_partitions)
             name = group or "".join(self.groups())
-            parts += [LivePart(name, tuple(part)) for part in divided(mine, count)]
+            lives = self._lives(name, mine)
+            parts += [LivePart(name, tuple(part), lives) for part in divided(mine, count)]
         return parts
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -174,6 +213,14 @@ class LiveQueues:
             self._puller = RangePuller(options.servers, ranges).start()
         return self._puller
 
+    def _lives(self, group: str, ranges: Sequence[QueueRange]) -> TopicLives:
+        """Return the lives of the topics of these ranges, if the rows name them."""
+        if not self._options.names_lives:
+            return NO_TOPIC_LIVES
+        topics = {item.topic for item in ranges}
+        queues = [queue for queue in self._queues() if queue.topic in topics and queue.broker_name == group]
+        return TopicLives({topic: life for (topic, _), life in self._open().lives(queues).items()})
+
     def _queues(self) -> list[MessageQueue]:
         """Return all queues that the options choose."""
         puller, choice, groups = self._open(), self._options.topics, self._options.groups
@@ -187,11 +234,24 @@ class LiveQueues:
             queue
             for topic in topics
             if self._pushed.wants_topic(topic)
-            for queue in puller.queues(topic)
+            for queue in self._queues_of(topic)
             if wants_queue(choice, topic, queue.queue_id)
             and self._pushed.wants_queue(topic, queue.queue_id)
             and (not groups or queue.broker_name in groups)
         ]
+
+    def _queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic. Raises TopicNotFound with a text for readers."""
+        puller = self._open()
+        try:
+            return puller.queues(topic)
+        except TopicNotFound as error:
+            try:
+                known = puller.topics()
+            except ClientError:
+                known = []  # this account may not list them
+            text = unknown_topic(topic, known, "no broker serves the topic")
+            raise TopicNotFound(text, error.code) from error
 
     def _read(self, part: LivePart) -> Iterator[pa.RecordBatch]:
         options, pushed, puller = self._options, self._pushed, self._open()
@@ -206,7 +266,7 @@ class LiveQueues:
             offsets=bounds,
             time_ms=Bounds(options.starting_ms or 0, high).meet(pushed.time_ms),
         )
-        rows = MessageRows(selection, message_columns(options), options.corrupt_records, part.group)
+        rows = message_rows(options, selection, part.group, part.lives)
         topics = sorted({item.topic for item in part.ranges})
         expression = _expression(tags, topics)
         for topic in topics:
@@ -218,10 +278,16 @@ class LiveQueues:
         for data in _joined(records for _, records in puller.pull(ranges, expression)):
             starts, sizes = _records_in(data)
             records = decode(np.frombuffer(data, np.uint8), starts, sizes)
+            if part.lives.of:  # asked again, as the messages may be those of a topic that was made meanwhile
+                found = sorted(set(records.topics) & set(part.lives.of))
+                now = puller.lives([MessageQueue(topic, part.group, 0) for topic in found])
+                part.lives.check(found, now, part.group)
             missing -= int(replace(selection, tags=None, time_ms=ANY).mask(records).sum())
             missing -= int((~records.good).sum())
             yield from rows.of_answer(records, starts, sizes)
-        if missing > 0 and expression == ALL and options.fail_on_data_loss:
+        # Of a retry topic, brokers leave out messages whose first topic was deleted.
+        whole = expression == ALL and not any(topic.startswith(RETRY_PREFIX) for topic in topics)
+        if missing > 0 and whole and options.fail_on_data_loss:
             raise DataLost(f"{part.group}: {missing} messages of {part.ranges} were not received")
 
 
@@ -342,20 +408,24 @@ class LiveQueuesView:
 
     options: Options
     pushed: Pushed = NOTHING
-    columns: columns.Columns = columns.QUEUES
+
+    @property
+    def columns(self) -> columns.Columns:
+        return columns.queue_columns(life=self.options.include_life)
 
     def plan(self) -> list[InputPartition]:
         return [WholePart(self.options.servers)]
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         queues = LiveQueues(self.options, self.pushed)
+        named = self.options.include_life
         try:
-            found = queues.bounds(qualify=True)
+            there = look(queues, qualify=True) if named else There(queues.bounds(qualify=True))
         finally:
             queues.close()
         rows = [
-            (group, None, topic, queue_id, bounds.low, bounds.high, None, None)
-            for (name, queue_id), bounds in sorted(found.items())
+            (group, None, topic, queue_id, bounds.low, bounds.high, None, None, there.life(name))
+            for (name, queue_id), bounds in sorted(there.bounds.items())
             for topic, group in [topic_and_group(name)]
         ]
-        return columns.batches(self.columns, rows)
+        return columns.batches(self.columns, (row if named else row[:-1] for row in rows))

@@ -8,7 +8,8 @@ the same on all replicas of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,8 @@ from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import Ints, checked, headers
-from dledger.spark.messages import Expected, MessageRows, message_columns
+from dledger.spark.log_lives import NO_LIVES, KnownLives, LogLives, check_topics, log_topics
+from dledger.spark.messages import Expected, MessageRows, message_rows
 from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, divided, wanted_parts
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
@@ -37,6 +39,7 @@ from dledger.spark.selection import (
 )
 from dledger.spark.state import topic_lives
 from dledger.spark.stores import best_of_each_group, open_replicas, packed, pieces
+from dledger.spark.topic_segments import held_state
 from dledger.spark.versions import InputPartition
 from dledger.spark.views import PiecePack
 
@@ -59,6 +62,7 @@ class QueuePart(InputPartition):
     committed: int
     group: str
     ranges: tuple[QueueRange, ...]
+    lives: LogLives = NO_LIVES
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ class DirectoryQueues:
     """The `streaming.Queues` of store directories, read through the ConsumeQueues."""
 
     options: Options
+    known: KnownLives = field(default_factory=KnownLives, compare=False, repr=False)
+
+    def check_topics(self) -> None:
+        check_options(self.options, self._replicas())
 
     def groups(self) -> list[str]:
         return [replica.group for replica in self._replicas()]
@@ -104,6 +112,9 @@ class DirectoryQueues:
         parts: list[InputPartition] = []
         for group, mine in by_group(ranges).items():
             (replica,) = self._of(group)
+            named = self.options.names_lives
+            lives = stream_lives(self.options, replica, self.known) if named else NO_LIVES
+            lives = lives.of_topics({item.topic for item in mine})
             count = wanted_parts(sum(item.high - item.low for item in mine), self.options.min_partitions)
             parts += [
                 QueuePart(
@@ -113,6 +124,7 @@ class DirectoryQueues:
                     replica.committed,
                     replica.group,
                     tuple(part),
+                    lives,
                 )
                 for part in divided(mine, count)
             ]
@@ -124,8 +136,7 @@ class DirectoryQueues:
         named = tuple(sorted({item.topic for item in part.ranges}))
         topics = replace(self.options.topics, named=named)
         selection = Selection(topics, tags, self.options.keys, group=part.group)
-        rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
-        return read_queues(part, rows)
+        return read_queues(part, message_rows(self.options, selection, part.group, part.lives))
 
     def close(self) -> None:
         """Does nothing, as no file is kept open."""
@@ -135,6 +146,21 @@ class DirectoryQueues:
 
     def _of(self, group: str) -> list[Replica]:
         return [replica for replica in self._replicas() if group in ("", replica.group)]
+
+
+def check_options(options: Options, replicas: Sequence[Replica]) -> None:
+    """Raises BadOption if the options name a topic that none of the logs has."""
+    if options.topics.names:
+        known = [log_topics(replica, held_state(replica), replica.committed) for replica in replicas]
+        check_topics(options, known)
+
+
+def stream_lives(options: Options, replica: Replica, known: KnownLives) -> LogLives:
+    """Return the lives of topics, as far as a batch of a stream needs them."""
+    if options.include_deleted and not options.names_lives:
+        return NO_LIVES
+    held, history = held_state(replica), options.whole_history
+    return log_topics(replica, held, replica.committed, history=history, known=known).lives
 
 
 def average_entry(replicas: Sequence[Replica]) -> int:
@@ -248,6 +274,10 @@ class DirectoryLog:
     order. It serves archives and audits."""
 
     options: Options
+    known: KnownLives = field(default_factory=KnownLives, compare=False, repr=False)
+
+    def check_topics(self) -> None:
+        check_options(self.options, self._replicas())
 
     def groups(self) -> list[str]:
         return [replica.group for replica in self._replicas()]
@@ -283,14 +313,20 @@ class DirectoryLog:
                 if group in ("", replica.group):
                     found = pieces(replica, replica.committed, [(item.low, item.high - 1)])
                     packs = packed(found, self.options.min_partitions)
-                    parts += [PiecePack(pack, replica.group) for pack in packs]
+                    lives = stream_lives(self.options, replica, self.known)
+                    named = self.options.names_lives
+                    wants = partial(wants_topic, self.options.topics)
+                    parts += [
+                        PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=named))
+                        for pack in packs
+                    ]
         return parts
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, PiecePack)
         tags = frozenset(self.options.tags) or None
         selection = Selection(self.options.topics, tags, self.options.keys, group=part.group)
-        rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
+        rows = message_rows(self.options, selection, part.group, part.lives)
         for piece in part.pieces:
             yield from rows.of_piece(piece, piece.task.committed)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,10 @@ _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
 """The last ms of the year 9999. Spark can show only the years 1 to 9999, and a producer's clock may be
 wrong by any amount."""
+
+
+ID_SEPARATOR = ":"
+"""Stands between the parts of a message's id: topic, queue, life and offset. No topic has it in its name."""
 
 
 class CorruptMessage(Exception):
@@ -62,19 +67,33 @@ def message_columns(options: Options) -> columns.Columns:
         value=options.include_value,
         headers=options.include_headers,
         group=options.include_group,
+        life=options.include_life,
+        ident=options.include_id,
         corrupt=options.corrupt_records == "include",
     )
+
+
+class Lives(Protocol):
+    """What is known about the lives of topics (`formats.life`)."""
+
+    def of_deleted(self, records: Records) -> Bools | None:
+        """Return which records belong to deleted topics; None if none does."""
+
+    def texts(self, records: Records, chosen: Ints) -> pa.StringArray:
+        """Return the life of the topic of each chosen record as text; null where it is not known."""
 
 
 @dataclass(frozen=True)
 class MessageRows:
     """Turns messages into rows. `corrupt`: what to do with damage: fail, skip, or include it as rows;
-    `group`: the value of the column `group`."""
+    `group`: the value of the column `group`; `deleted`: whether messages of deleted topics become rows."""
 
     selection: Selection
     columns: columns.Columns
     corrupt: str
-    group: str = ""
+    group: str
+    lives: Lives
+    deleted: bool
 
     def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
         """Yield the messages in a piece of a segment, up to index `highest`.
@@ -126,7 +145,9 @@ class MessageRows:
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of the wanted messages among the candidates. Records with damaged texts or bodies are
         left out here, and their problem is set."""
-        chosen = np.flatnonzero(candidates & self.selection.mask(records))
+        chosen_mask = candidates & self.selection.mask(records)
+        gone = None if self.deleted else self.lives.of_deleted(records)
+        chosen = np.flatnonzero(chosen_mask if gone is None else chosen_mask & ~gone)
         if not len(chosen):
             return
         properties = parse_properties(records.properties(chosen))
@@ -178,6 +199,8 @@ class MessageRows:
         term: Ints | None,
     ) -> pa.RecordBatch:
         count = len(chosen)
+        names = [name for name, _ in self.columns]
+        lives = self.lives.texts(records, chosen) if {"life", "id"}.intersection(names) else None
 
         def column(name: str) -> pa.Array:
             match name:
@@ -202,6 +225,11 @@ class MessageRows:
                     return pa.nulls(count, pa.int64()) if term is None else pa.array(term[chosen])
                 case "group":
                     return pa.repeat(pa.scalar(self.group, pa.string()), count)
+                case "life":
+                    return lives
+                case "id":
+                    places = [column(part).cast(pa.string()) for part in ("topic", "partition", "offset")]
+                    return pc.binary_join_element_wise(*places[:2], lives, places[2], ID_SEPARATOR)
                 case "_corrupt":
                     return pa.nulls(count, pa.string())
                 case _:
@@ -259,6 +287,18 @@ class MessageRows:
         yield from columns.batches(
             self.columns, (tuple((fixed | row).get(name) for name in names) for row in rows)
         )
+
+
+def message_rows(options: Options, selection: Selection, group: str, lives: Lives) -> MessageRows:
+    """Return what turns the messages of a broker group into the rows that the options ask for."""
+    return MessageRows(
+        selection,
+        message_columns(options),
+        options.corrupt_records,
+        group,
+        lives,
+        options.include_deleted,
+    )
 
 
 def _values(records: Records, chosen: Ints, plain: dict[int, bytes]) -> pa.BinaryArray:

@@ -87,6 +87,12 @@ OPTIONS = {
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
     "includeGroup": Option("true adds the column group, the name of the broker group", _MESSAGES),
+    "includeLife": Option(
+        "true adds the column life: which topic of this name it is, if it was deleted and made again",
+        _TOPICS,
+    ),
+    "includeId": Option("true adds the column id, which no other message ever has", _MESSAGES),
+    "includeDeleted": Option("true: also messages of deleted topics", _MESSAGES, _FILES),
     "isolation": Option(
         "committed (default); all: also entries that Raft may still remove",
         _ENTRIES,
@@ -127,6 +133,11 @@ class TopicChoice:
     assign: Mapping[str, tuple[int, ...]] | None = None
     system: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics that are chosen by name."""
+        return self.named if self.named is not None else tuple(self.assign or ())
+
 
 ALL_TOPICS = TopicChoice()
 
@@ -158,6 +169,9 @@ class Options:
     include_headers: bool = False
     include_value: bool = True
     include_group: bool = False
+    include_life: bool = False
+    include_id: bool = False
+    include_deleted: bool = False
     isolation: str = "committed"
     corrupt_records: str = "fail"
     pushdown: bool = False
@@ -167,6 +181,16 @@ class Options:
     pull_timeout_ms: int = 30_000
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """Names of the options that the user set."""
+
+    @property
+    def names_lives(self) -> bool:
+        """Whether the rows of messages name the lives of topics."""
+        return self.include_life or self.include_id
+
+    @property
+    def whole_history(self) -> bool:
+        """Whether the lives of deleted topics are needed, too."""
+        return self.include_deleted and self.names_lives
 
 
 def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
@@ -202,6 +226,9 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         include_headers=_flag(given, "includeHeaders", False),
         include_value=_flag(given, "includeValue", True),
         include_group=_flag(given, "includeGroup", False),
+        include_life=_flag(given, "includeLife", False),
+        include_id=_flag(given, "includeId", False),
+        include_deleted=_flag(given, "includeDeleted", False),
         isolation=values.choice("isolation", get("isolation", "committed"), ISOLATION),
         corrupt_records=values.choice("corruptRecords", get("corruptRecords", "fail"), corrupt),
         pushdown=_flag(given, "pushdown", False),
@@ -259,6 +286,11 @@ def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | Non
             raise BadOption(f"option {name} has no effect on view {view} with servers, only {only}")
         if mode is not None and mode not in option.mode:
             raise BadOption(f"option {name} has no effect on a {mode}, only on a {option.mode[0]}")
+    if mode == "stream" and "includeDeleted" in given and given.get("offsetType", "").lower() != "log":
+        raise BadOption(
+            "option includeDeleted has no effect on a stream of queues, which begin again with a new "
+            "topic: add offsetType=log"
+        )
     if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:
         raise BadOption("option startingTimestamp has no effect with offsetType log: filter storeTimestamp")
     if given.get("readFrom", "").lower() == "any":

@@ -21,6 +21,7 @@ from dledger.formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
 from dledger.runtime import File, Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import read_windows
+from dledger.spark.log_lives import NO_LIVES, LogLives
 from dledger.spark.offsets import DataLost, out_of_range
 from dledger.spark.option_values import Queue
 from dledger.spark.selection import ANY, Bounds, topic_and_group
@@ -47,7 +48,7 @@ class QueueFiles:
     """The queues of one replica, by its ConsumeQueue files. Blocking. Raises StoreError if it is not
     certain that the files belong to the replica."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, lives: LogLives = NO_LIVES) -> None:
         if not replica.queue_root:
             raise StoreError(
                 f"{replica.store}: no ConsumeQueue that certainly belongs to this node: read by log "
@@ -56,6 +57,7 @@ class QueueFiles:
         self.replica = replica
         self.files: Files = files_for(replica.directory)
         self._log_start = replica.segments[0].start if replica.segments else 0
+        self._lives = lives
         self.end: int = committed_end(replica)
         """Log offset just after the last committed entry."""
 
@@ -98,6 +100,8 @@ class QueueFiles:
                 continue
             units = self.units(topic, queue_id)
             try:
+                if self._is_of_deleted(topic, units):
+                    continue
                 bounds = self._bounds(units)
                 filled = bounds.low < bounds.high
                 first = self._stored_ms(units, bounds.low) if filled else None
@@ -105,6 +109,11 @@ class QueueFiles:
                 yield QueueRow(topic, queue_id, bounds, first, last)
             finally:
                 units.close()
+
+    def _is_of_deleted(self, topic: str, units: UnitFiles) -> bool:
+        """Whether the files are those of a deleted topic, because the node has not removed them yet."""
+        begin, end = self._lives.begin(topic), units.end()
+        return begin > 0 and end > 0 and unpack_unit(units.read(end - 1, 1)).physical_offset < begin
 
     def _bounds(self, units: UnitFiles) -> Bounds:
         """Find the bounds by bisection. It is possible as positions rise with offsets, and units that were

@@ -40,8 +40,9 @@ from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
+from dledger.spark.queue_source import Queues
 from dledger.spark.sink import BatchWriter, new_job, stream_writer
-from dledger.spark.streaming import Queues, stream_reader
+from dledger.spark.streaming import stream_reader
 from dledger.spark.versions import HAS_PUSHDOWN, Filter
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 

@@ -6,8 +6,7 @@ The rules are the same for store directories and for live brokers (`Queues`). Of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,10 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from dledger.spark.offsets import (
     DataLost,
     Encoded,
-    Lives,
     Offsets,
     Position,
-    QueueRange,
     There,
     check_not_lost,
     decode,
@@ -31,6 +28,7 @@ from dledger.spark.offsets import (
 )
 from dledger.spark.option_values import BadOption, Queue
 from dledger.spark.options import Options
+from dledger.spark.queue_source import Queues, look
 from dledger.spark.selection import Bounds, topic_and_group
 from dledger.spark.versions import (
     HAS_READ_LIMITS,
@@ -40,43 +38,6 @@ from dledger.spark.versions import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-LOOKS = 10
-"""Largest number of attempts to read the ranges of the queues while topics are created or deleted."""
-
-
-class UnstableTopics(Exception):
-    """Topics are created and deleted faster than they can be looked at. Nothing is lost."""
-
-
-class Queues(Protocol):
-    """Queues that can be read from one offset to another: the source of a stream. Methods are blocking."""
-
-    def groups(self) -> list[str]:
-        """Return the names of the broker groups that are read."""
-
-    def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
-        """Return every wanted queue with the range of offsets that exist and are committed now."""
-
-    def lives(self, *, qualify: bool) -> tuple[Lives, Lives]:
-        """Return the life of each wanted topic, where the source reports lives: those of now, and those of an
-        older snapshot (`There`)."""
-
-    def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
-        """Return, for each queue, the offset of the first message stored at or after a time, in ms since
-        the epoch."""
-
-    def message_bytes(self, start: Mapping[Queue, int]) -> int:
-        """Return about how many bytes of log a message takes."""
-
-    def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
-        """Return tasks that read these ranges."""
-
-    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task. Runs on an executor."""
-
-    def close(self) -> None:
-        """Close all files and connections."""
 
 
 def stream_reader(options: Options, queues: Queues) -> BaseReader:
@@ -109,7 +70,8 @@ class BaseReader(DataSourceStreamReader):
     # --- offsets --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Encoded:
-        there = self._look(qualify=len(self._queues.groups()) > 1)
+        self._queues.check_topics()
+        there = look(self._queues, qualify=len(self._queues.groups()) > 1)
         return encode(Position(self._first(there.bounds), there.lives))
 
     def _first(self, there: Mapping[Queue, Bounds]) -> Offsets:
@@ -125,25 +87,11 @@ class BaseReader(DataSourceStreamReader):
         fail = options.fail_on_data_loss
         return {**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)}
 
-    def _look(self, *, qualify: bool) -> There:
-        """Return what the source has now: ranges and lives that belong together. If a topic is created or
-        deleted while the ranges are read, the ranges are read again."""
-        lives = self._queues.lives(qualify=qualify)
-        for _ in range(LOOKS):
-            bounds = self._queues.bounds(qualify=qualify)
-            before, lives = lives, self._queues.lives(qualify=qualify)
-            if lives == before:
-                return There(bounds, *lives)
-        raise UnstableTopics(
-            f"topics were created or deleted during each of {LOOKS} looks at them: start the query again, or "
-            "name the topics that are to be read"
-        )
-
     def _there(self, known: Position) -> There:
         """Return what the source has now. Names have the same form as in `known`: with or without the
         broker group."""
         if any(topic_and_group(name)[1] for name, _ in known.offsets):
-            return self._look(qualify=True)
+            return look(self._queues, qualify=True)
         groups = self._queues.groups()
         if known.offsets and len(groups) > 1:
             raise BadOption(
@@ -151,7 +99,7 @@ class BaseReader(DataSourceStreamReader):
                 f"{', '.join(sorted(groups))}: name one with the option group, and read each other "
                 "group with its own query"
             )
-        return self._look(qualify=len(groups) > 1)
+        return look(self._queues, qualify=len(groups) > 1)
 
     # --- reading --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ show that it contains no message of any chosen queue.
 
 * The segment with the last entry that the state file covers, and all later segments, are read. If there is
   no state file (Apache's stores), all segments are read.
-* If a topic was deleted, all segments before its deletion are read, as its messages are still in them.
+* Messages of deleted topics are not looked up. If they are wanted, all segments before the deletion are read.
 * If a unit of the ConsumeQueue is missing, damaged or points at another message, it bounds nothing:
   everything between the nearest confirmed messages before and after it is read.
 """
@@ -65,14 +65,16 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
 
-def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None:
-    """Return the starts of the segments that may contain wanted messages; None if all may. Blocking."""
-    if not selection.names_queues or not replica.queue_root or not replica.segments:
+def segments_of(
+    replica: Replica, selection: Selection, snapshot: Snapshot | None, deleted: bool
+) -> frozenset[int] | None:
+    """Return the starts of the segments that may contain wanted messages; None if all may. Blocking.
+
+    `snapshot`: the `held_state`; `deleted`: whether messages of deleted topics are wanted, too.
+    """
+    if not selection.names_queues or not replica.queue_root or not replica.segments or snapshot is None:
         return None
     files = files_for(replica.directory)
-    snapshot = _state(files, replica)
-    if snapshot is None:
-        return None
     ranges = [
         (topic, queue_id, wanted)
         for topic, queues in snapshot.state.queues.items()
@@ -81,16 +83,17 @@ def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None
         if wanted.low < wanted.high
     ]
     search = _Search(replica, snapshot.end_pos)
-    for row in snapshot.state[DELETIONS].rows.values():
+    for row in snapshot.state[DELETIONS].rows.values() if deleted else ():
         if selection.wants(row.name):
             search.mark_below(row.at)
     found = search.run([_Places(files, replica, *each) for each in ranges])
     return frozenset(found) if found is not None else None
 
 
-def _state(files: Files, replica: Replica) -> Snapshot | None:
+def held_state(replica: Replica) -> Snapshot | None:
     """Return the content of the state file. None if there is none, or if it is damaged or belongs to
-    another log."""
+    another log. Blocking."""
+    files = files_for(replica.directory)
     try:
         data = read_file(files, replica.state_file) if replica.state_file else None
         snapshot = None if data is None else unpack_snapshot(data)

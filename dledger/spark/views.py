@@ -19,11 +19,13 @@ from dledger.audit.scan import read_entries, scan_segment, scan_side
 from dledger.audit.store_directory import Replica, SegmentTask, segment_tasks
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
+from dledger.formats.state_file import Snapshot
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
 from dledger.spark.entry_ranges import NO_END, Piece
-from dledger.spark.messages import MessageRows, message_columns
+from dledger.spark.log_lives import NO_LIVES, LogLives, check_topics, log_topics
+from dledger.spark.messages import message_columns, message_rows
 from dledger.spark.offsets import batch_bounds
 from dledger.spark.options import Options
 from dledger.spark.parts import pack
@@ -39,7 +41,7 @@ from dledger.spark.stores import (
     pieces,
     target_bytes,
 )
-from dledger.spark.topic_segments import segments_of
+from dledger.spark.topic_segments import held_state, segments_of
 from dledger.spark.versions import InputPartition
 
 _INDEX_UNITS = 1 << 20
@@ -73,6 +75,7 @@ class PiecePack(InputPartition):
 
     pieces: tuple[Piece, ...]
     group: str
+    lives: LogLives = NO_LIVES
 
 
 @dataclass(frozen=True)
@@ -88,29 +91,42 @@ class MessagesView:
 
     def plan(self) -> list[InputPartition]:
         replicas = best_of_each_group(open_replicas(self.options.paths, self.options.groups))
-        check_bounds(batch_bounds(self.options), replicas)
-        target = target_bytes(replicas, self.options.min_partitions, self.options.partition_bytes)
-        ranges = self.pushed.ranges(self.options.index_ranges)
+        options = self.options
+        held = {replica.directory: held_state(replica) for replica in replicas}
+        known = {
+            replica.directory: log_topics(
+                replica, held[replica.directory], self._highest(replica), history=options.whole_history
+            )
+            for replica in replicas
+        }
+        check_topics(options, [*known.values()])
+        check_bounds(batch_bounds(options), replicas)
+        target = target_bytes(replicas, options.min_partitions, options.partition_bytes)
+        ranges = self.pushed.ranges(options.index_ranges)
         packs: list[InputPartition] = []
         for replica in replicas:
-            highest = None if self.options.isolation == "all" else replica.committed
-            found: Iterable[Piece] = pieces(replica, highest, ranges, target)
-            for segments in self._segments(replica):
+            found: Iterable[Piece] = pieces(replica, self._highest(replica), ranges, target)
+            for segments in self._segments(replica, held[replica.directory]):
                 found = _of_segments(found, segments)
+            lives, wants = known[replica.directory].lives, self.selection(replica.group).wants
             packs += [
-                PiecePack(pack, replica.group)
-                for pack in packed(found, self.options.min_partitions, self.options.partition_bytes)
+                PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=options.names_lives))
+                for pack in packed(found, options.min_partitions, options.partition_bytes)
             ]
         return packs
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, PiecePack)
-        rows = MessageRows(self.selection(part.group), self.columns, self.options.corrupt_records, part.group)
+        rows = message_rows(self.options, self.selection(part.group), part.group, part.lives)
         for piece in part.pieces:
             highest = NO_END if self.options.isolation == "all" else piece.task.committed
             yield from rows.of_piece(piece, highest)
 
-    def _segments(self, replica: Replica) -> Iterator[frozenset[int]]:
+    def _highest(self, replica: Replica) -> int | None:
+        """The last entry that is read; None if the log is read to its end."""
+        return None if self.options.isolation == "all" else replica.committed
+
+    def _segments(self, replica: Replica, held: Snapshot | None) -> Iterator[frozenset[int]]:
         """Yield sets with the starts of segments. Only a segment that is in every set can contain wanted
         messages. There is one set by store time and one by queue; a set that is not known is left out."""
         selection = self.selection(replica.group)
@@ -120,7 +136,9 @@ class MessagesView:
         if within is not None:
             yield within
         # If damage is included in the rows, all segments are searched for it.
-        holding = None if self.options.corrupt_records == "include" else segments_of(replica, selection)
+        if self.options.corrupt_records == "include":
+            return
+        holding = segments_of(replica, selection, held, self.options.include_deleted)
         if holding is not None:
             yield holding
 
@@ -271,6 +289,7 @@ class ReplicaPart(InputPartition):
     """The part of one task: a replica as a whole, without its segments."""
 
     replica: Replica
+    lives: LogLives = NO_LIVES
 
 
 @dataclass(frozen=True)
@@ -279,23 +298,30 @@ class QueuesView:
 
     options: Options
     pushed: Pushed = NOTHING
-    columns: columns.Columns = columns.QUEUES
+
+    @property
+    def columns(self) -> columns.Columns:
+        return columns.queue_columns(life=self.options.include_life)
 
     def plan(self) -> list[InputPartition]:
-        return [ReplicaPart(replica) for replica in open_replicas(self.options.paths, self.options.groups)]
+        replicas = open_replicas(self.options.paths, self.options.groups)
+        known = [log_topics(replica, held_state(replica), replica.committed) for replica in replicas]
+        check_topics(self.options, known)
+        return [ReplicaPart(replica, one.lives) for replica, one in zip(replicas, known, strict=True)]
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, ReplicaPart)
-        rows = QueueFiles(part.replica).rows(self._wants)
-        return columns.batches(self.columns, (self._row(part.replica, row) for row in rows))
+        rows = QueueFiles(part.replica, part.lives).rows(self._wants)
+        return columns.batches(self.columns, (self._row(part, row) for row in rows))
 
     def _wants(self, topic: str, queue_id: int) -> bool:
         return wants_queue(self.options.topics, topic, queue_id) and self.pushed.wants_queue(topic, queue_id)
 
-    def _row(self, replica: Replica, row: QueueRow) -> tuple[object, ...]:
+    def _row(self, part: ReplicaPart, row: QueueRow) -> tuple[object, ...]:
         times = [None if ms is None else ms * 1000 for ms in (row.first_ms, row.last_ms)]
-        names = (replica.group, replica.name, row.topic, row.queue_id)
-        return (*names, row.bounds.low, row.bounds.high, *times)
+        names = (part.replica.group, part.replica.name, row.topic, row.queue_id)
+        life = (part.lives.life(row.topic),) if self.options.include_life else ()
+        return (*names, row.bounds.low, row.bounds.high, *times, *life)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from dledger.remoting.bodies import (
     Subscription,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
+    TopicList,
     TopicRoute,
     decode_body,
     decode_heartbeat,
@@ -464,6 +465,7 @@ class FakeCluster:
             handlers={
                 RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
                 RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             },
             limits=ServerLimits(close_grace_s=0.05),
             name="fake-namesrv",
@@ -562,6 +564,9 @@ class FakeCluster:
             return
         route = TopicRoute([QueueData(GROUP, queues, queues, perm)], self._brokers())
         connection.respond(request, 0, body=route.encode())
+
+    def _topic_list(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, 0, body=TopicList(sorted(self.topics)).encode())
 
     def _cluster_info(self, connection: Connection, request: Request) -> None:
         info = ClusterInfo({data.brokerName: data for data in self._brokers()}, {"DefaultCluster": [GROUP]})

@@ -170,7 +170,7 @@ def change(field: str, value: object) -> Callable[[Path], None]:
     [
         (lambda record: record.write_text("{"), "not a record of an archive"),
         (lambda record: record.write_text("{}"), "not a record of an archive"),
-        (change("version", 2), "version 2 is newer"),
+        (change("version", 3), "version 3 is newer"),
         (change("surprise", 1), "not a record of an archive"),
     ],
 )
@@ -216,3 +216,17 @@ def test_a_gap_excuses_a_queue_until_its_next_message(tmp_path: Path) -> None:
     commit({"t/0": 7, "t/1": 9}, ("t/0", 7, 8))
     assert archive.gap_since("g", "t/0") and not archive.gap_since("g", "t/1")
     archive.close()
+
+
+def test_a_record_of_the_first_version_is_read(tmp_path: Path) -> None:
+    """It has no lives."""
+    run(tmp_path, OsFiles(), 1)
+    path = tmp_path / "_archive" / f"{0:020d}.json"
+    record = json.loads(path.read_text())
+    assert record["version"] == 2 and record.pop("lives") == {}
+    path.write_text(json.dumps({**record, "version": 1}))
+    archive = ArchiveFiles(OsFiles(), str(tmp_path))
+    archive.open()
+    assert archive.last is not None and archive.last.lives == {} and archive.last.files
+    archive.close()
+    run(tmp_path, OsFiles(), 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,16 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from dledger.audit.scan import Window
 from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
 from dledger.formats.state_file import pack_snapshot
-from dledger.spark import state
-from dledger.spark.log_streams import DirectoryQueues
+from dledger.spark import log_lives, state
+from dledger.spark.entry_ranges import Piece
+from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.offsets import DataLost, Encoded
+from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.stores import open_replicas
 from dledger.spark.streaming import StreamReader
@@ -222,3 +227,98 @@ def test_damage_behind_the_snapshot_ends_no_stream(store: Store) -> None:
     reader = store.stream()
     end = take(reader, read)
     assert rows(reader, read, end) == [FIRST, FIRST + 1, FIRST + 2]
+
+
+def test_a_stream_names_its_messages_for_ever(store: Store) -> None:
+    def ids(start: Encoded) -> list[str]:
+        options = {
+            "path": str(store.path),
+            "subscribe": TOPIC,
+            "failOnDataLoss": "false",
+            "includeId": "true",
+        }
+        parsed = parse({**options, "startingOffsets": "earliest"}, "stream")
+        reader = StreamReader(parsed, DirectoryQueues(parsed))
+        batches = [
+            batch for part in reader.partitions(start, take(reader, start)) for batch in reader.read(part)
+        ]
+        return [one for batch in batches for one in batch["id"].to_pylist()]
+
+    read = read_all(store)
+    first = ids({f"{TOPIC}/0": 0})
+    assert first == [f"{TOPIC}:0:c0.{store.lives[0]}:{offset}" for offset in range(FIRST)]
+    store.delete()
+    store.make_again()
+    assert ids(read) == [f"{TOPIC}:0:c0.{store.lives[1]}:{offset}" for offset in range(SECOND)]
+
+
+PLACE = ("offset", "life")
+
+
+def by_log(store: Store, **options: str) -> list[tuple[int, str | None]]:
+    """Offsets and lives that a stream by log index gives."""
+    given = {"path": str(store.path), "offsetType": "log", "startingOffsets": "earliest", **options}
+    parsed = parse({**given, "includeLife": "true"}, "stream")
+    reader = StreamReader(parsed, DirectoryLog(parsed))
+    start = reader.initialOffset()
+    end = take(reader, start)
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [
+        row for batch in batches for row in zip(*(batch[name].to_pylist() for name in PLACE), strict=True)
+    ]
+
+
+def test_a_stream_by_log_index_leaves_deleted_messages_out(store: Store) -> None:
+    store.delete()
+    store.make_again()
+    old, new = (f"c0.{born}" for born in store.lives)
+    assert by_log(store) == [(offset, new) for offset in range(SECOND)]
+    assert by_log(store, includeDeleted="true") == [
+        *((offset, old) for offset in range(FIRST)),
+        *((offset, new) for offset in range(SECOND)),
+    ]
+
+
+def test_deleted_messages_are_in_no_queue(store: Store) -> None:
+    options = {"path": str(store.path), "includeDeleted": "true"}
+    with pytest.raises(BadOption, match="includeDeleted has no effect on a stream of queues"):
+        parse(options, "stream")
+    assert parse({**options, "offsetType": "log"}, "stream").include_deleted
+
+
+@pytest.mark.parametrize("kind", [DirectoryQueues, DirectoryLog])
+def test_a_stream_over_a_topic_that_does_not_exist_is_refused(
+    store: Store, kind: type[DirectoryQueues] | type[DirectoryLog]
+) -> None:
+    by = {"offsetType": "log"} if kind is DirectoryLog else {}
+    parsed = parse({"path": str(store.path), "subscribe": "ordrs", **by}, "stream")
+    with pytest.raises(BadOption, match=r"there is no topic 'ordrs': did you mean 'orders'\?"):
+        StreamReader(parsed, kind(parsed)).initialOffset()
+
+
+def test_a_stream_reads_each_entry_once_for_its_lives(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no snapshot. Each batch would read the whole log again."""
+    read: list[int] = []
+    plain = log_lives.read_windows
+
+    def counted(piece: Piece) -> Iterator[Window]:
+        for window in plain(piece):
+            read.extend(window.columns.index.tolist())
+            yield window
+
+    monkeypatch.setattr(log_lives, "read_windows", counted)
+    parsed = parse({"path": str(store.path), "offsetType": "log", "includeLife": "true"}, "stream")
+    reader = StreamReader(parsed, DirectoryLog(parsed))
+    end: Encoded = {"log/0": 0}
+    found: list[tuple[int, str]] = []
+    for change in (None, store.delete, store.make_again, lambda: send(store.log, 1), store.write):
+        if change is not None:
+            change()
+        end, start = take(reader, end), end
+        for part in reader.partitions(start, end):
+            for batch in reader.read(pickle.loads(pickle.dumps(part))):
+                found += zip(*(batch[name].to_pylist() for name in PLACE), strict=True)
+    assert read == sorted(set(read)) and len(read) == len(store.log.entries)
+    old, new = (f"c0.{born}" for born in store.lives)
+    assert found == [*((n, old) for n in range(FIRST)), *((n, new) for n in range(SECOND + 1))]
+    assert pickle.loads(pickle.dumps(reader))._queues.known.found == {}

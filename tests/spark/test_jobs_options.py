@@ -160,7 +160,7 @@ def test_a_topic_that_is_not_there_is_refused_with_a_suggestion(tmp_path: Path) 
         LogSource(stores=(str(store),), options={"topics": "orders,oders"}),
         LogSource(archive=kept, options={"topics": "oders"}),
     ):
-        with pytest.raises(JobError, match=r"there is no topic 'oders'; did you mean 'orders'\?"):
+        with pytest.raises(JobError, match=r"there is no topic 'oders': did you mean 'orders'\?"):
             source.check_topics()
         for job in (
             lambda source: statistics(NO_SESSION, source),
@@ -178,7 +178,7 @@ def test_a_topic_without_a_message_is_known_from_the_state(tmp_path: Path) -> No
     (store,), _ = write_big_group(tmp_path, 400_000, nodes=1, segment_size=1 << 18)
     shutil.rmtree(store / "consumequeue" / "topic-1")
     LogSource(stores=(str(store),), options={"topics": "topic-1"}).check_topics()
-    with pytest.raises(JobError, match="there is no topic 'topic-x'; did you mean"):
+    with pytest.raises(JobError, match="there is no topic 'topic-x': did you mean"):
         LogSource(stores=(str(store),), options={"topics": "topic-x"}).check_topics()
 
 

@@ -55,6 +55,7 @@ def rows(
 def test_topics_of_real_stores(group: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     group.create_topic("noise", 4)
     group.create_topic("rare", 2)
+    group.create_topic("nothing", 1)
     rng = random.Random(5)
 
     def send(topic: str, count: int, size: int = BODY_BYTES) -> None:

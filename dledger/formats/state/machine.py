@@ -122,6 +122,11 @@ class ReplicatedState:
         self.skipped += 1
         return None
 
+    def forget_topic(self, name: str) -> None:
+        """Remove everything that belongs to a topic, as its deletion does. For readers of a log, who know of
+        a later deletion."""
+        self._forget("topic", name)
+
     def _forget(self, kind: str, name: str) -> None:
         for table in self._tables.values():
             table.forget(kind, name)

@@ -32,8 +32,8 @@ CODES = {
     ),
     "MAYBE_RETIRED": Code(
         Severity.UNKNOWN,
-        "missing, and it cannot be decided whether retention deleted it or it was lost: use "
-        "acknowledgements with queue and offset, or run the job before retention",
+        "missing, and it cannot be decided whether retention or the deletion of its topic removed it, "
+        "or it was lost: use acknowledgements with queue and offset, or run the job before that",
     ),
     "MISPLACED": Code(
         Severity.ERROR, "stored, but not where the acknowledgement says: compare the replicas (spark audit)"

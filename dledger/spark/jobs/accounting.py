@@ -9,6 +9,10 @@ A message is identified by its unique id (property UNIQ_KEY, which every RocketM
 in the log that was not acknowledged is reported only if it lies between the first and the last
 acknowledged message of its queue, since other producers may have written before and after them. With
 `strict`, every such message is reported.
+
+A topic may have been deleted since, and made again. Its messages are still in the log of a store, or in an
+archive, and count as stored (`account_lives`). Consumers are compared with the messages of the present topic
+alone. Brokers show only these.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pyspark.sql import functions as F
 
 from dledger.formats.properties import UNIQ_KEY
 from dledger.runtime.remote_files import files_for
+from dledger.spark.jobs.account_lives import AccountLives, lives_of
 from dledger.spark.jobs.account_report import Account, AccountFinding, ConsumerAccount
 from dledger.spark.jobs.acknowledgements import read_acknowledgements, read_consumed
 from dledger.spark.jobs.archive import selected
@@ -50,15 +55,18 @@ resumes."""
 
 @dataclass(frozen=True)
 class _Frames:
-    """The tables that are compared. `acks`: id and place of each acknowledged message. `log`: id and place
-    of each stored message. `bounds`: the range of offsets of each queue. `sides`: one row for each id,
-    joined from `acks` and `log`. Spark keeps `acks` and `log` while the job runs."""
+    """The tables that are compared. Spark keeps `acks` and `log` while the job runs.
+
+    `acks`: id and place of each acknowledged message. `log`: id and place of each stored message, the life of
+    its topic, and whether that is the present one. `bounds`: the range of offsets of each queue. `sides`: one
+    row for each id, joined from `acks` and `log`."""
 
     acks: DataFrame
     log: DataFrame
     bounds: DataFrame
     retired: DataFrame
-    """The topics, as (broker, topic), of which retention deleted messages."""
+    """The topics, as (broker, topic), of which retention deleted messages. `deleted`: whether messages of a
+    deleted topic of that name may be among them."""
     sides: DataFrame
     brokers: list[str]
     """Broker groups of which the source has at least one queue."""
@@ -90,20 +98,22 @@ def account(
         )
     gaps = archive_gaps(source)
     source = source.best()
+    lives = lives_of(source)
     say("read acknowledgements")
     acks, told = read_acknowledgements(spark, acknowledgements)
     acks = acks.persist(StorageLevel.MEMORY_AND_DISK)
     log: DataFrame | None = None
     try:
         topics = _topics(source, acks)
+        source = lives.readable(source)
         say("read the log")
-        before = _queues(spark, source, topics)
-        log = _stored(spark, source, topics, before).persist(StorageLevel.MEMORY_AND_DISK)
+        before = _queues(spark, source, topics, lives)
+        log = _stored(spark, source, topics, before, lives).persist(StorageLevel.MEMORY_AND_DISK)
         found = _found(log)
-        after = _queues(spark, source, topics, before)
-        frames = _frames(spark, acks, log, bounds_of(before, found, after), gaps)
+        after = _queues(spark, source, topics, lives, before)
+        frames = _frames(spark, acks, log, bounds_of(before, found, after), gaps, lives.maybe_retired(topics))
         say("compare with the log")
-        result = _compare(frames, told, authoritative=bool(source.servers), strict=strict)
+        result = _compare(spark, frames, told, authoritative=bool(source.servers), strict=strict)
         if offsets:
             say("compare with the consumers")
             result = _consumers(spark, result, frames, offsets, consumed)
@@ -147,7 +157,11 @@ _Ranges = dict[_Place, tuple[int, int]]
 
 
 def _queues(
-    spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges | None = None
+    spark: SparkSession,
+    source: LogSource,
+    topics: list[str],
+    lives: AccountLives,
+    known: _Ranges | None = None,
 ) -> _Ranges:
     """Return the offsets of the queues of these topics, as the ConsumeQueue files or the brokers report
     them. `known`: ranges from an earlier call; only topics in it are asked for again."""
@@ -160,26 +174,44 @@ def _queues(
         source = replace(source, options={**source.options, "subscribe": ",".join(topics)})
     elif "subscribe" not in source.options and any(map(is_system_topic, topics)):
         source = replace(source, options={**source.options, "includeSystemTopics": "true"})
+    chosen = lives.present_topics(names(source.options.get("subscribe", "")))
+    if chosen:
+        source = replace(source, options={**source.options, "subscribe": ",".join(chosen)})
+    elif "subscribe" in source.options:
+        return {}
     broker = F.coalesce("group", F.lit(""))
     rows = source.queues(spark).select(broker, "topic", "partition", "minOffset", "maxOffset").collect()
     return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
 
 
-def _stored(spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges) -> DataFrame:
-    """Return id and place of the stored messages of the acknowledged topics. `known`: the ranges of their
-    queues."""
+def _stored(
+    spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges, lives: AccountLives
+) -> DataFrame:
+    """Return id, place and life of the stored messages of the acknowledged topics. `known`: the ranges of
+    their queues."""
+    if source.stores:
+        topics = lives.stored_topics(topics)
+        more = {"includeDeleted": "true", "includeLife": "true"}
+        options = {name: value for name, value in source.options.items() if name != "subscribe"}
+        source = replace(source, options={**options, **more})
     if source.servers:
         topics = [topic for topic in topics if any(topic == place[1] for place in known)]
     if topics and not source.archive:
         source = replace(source, options={**source.options, "subscribe": ",".join(topics)})
     messages = source.messages(spark, value=False, headers=True)
-    return messages.where(F.col("topic").isin(topics) if topics else F.lit(False)).select(
+    life = F.col("life") if "life" in messages.columns else F.lit(None).cast("string")
+    stored = messages.where(F.col("topic").isin(topics) if topics else F.lit(False)).select(
         F.col("headers")[UNIQ_KEY].alias("id"),
         F.coalesce("group", F.lit("")).alias("broker"),
         "topic",
         "partition",
         "offset",
+        life.alias("life"),
     )
+    rows = lives.present_rows(topics)
+    now = spark.createDataFrame(rows, "broker string, topic string, now string, ended boolean")
+    present = F.expr("now <=> life or (life is null and not coalesce(ended, false))").alias("present")
+    return stored.join(F.broadcast(now), ["broker", "topic"], "left").select(*stored.columns, present)
 
 
 def _found(log: DataFrame) -> _Ranges:
@@ -212,6 +244,7 @@ def _frames(
     log: DataFrame,
     bounds: Mapping[_Place, tuple[int | None, int | None]],
     gaps: list[str],
+    deleted: set[tuple[str, str]],
 ) -> _Frames:
     brokers = sorted({place[0] for place in bounds})
     named = acks.where("broker <> ''").limit(1).count() > 0
@@ -232,19 +265,22 @@ def _frames(
             F.count("*").alias("copies"),
         )
     )
-    retired = sorted({(broker, topic, True) for (broker, topic, _), (low, _) in bounds.items() if low})
+    retired = {(broker, topic) for (broker, topic, _), (low, _) in bounds.items() if low}
+    lacking = [(*of, of in retired, of in deleted) for of in sorted(retired | deleted)]
     return _Frames(
         acks,
         log,
         spark.createDataFrame([(*of, *ends) for of, ends in bounds.items()], _BOUNDS),
-        spark.createDataFrame(retired, "broker string, topic string, retired boolean"),
+        spark.createDataFrame(lacking, "broker string, topic string, retired boolean, deleted boolean"),
         acked.join(stored, "id", "full_outer"),
         brokers,
         gaps,
     )
 
 
-def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -> Account:
+def _compare(
+    spark: SparkSession, frames: _Frames, told: int, *, authoritative: bool, strict: bool
+) -> Account:
     """Compare what was produced with what is stored."""
     sides = (
         frames.sides.select(
@@ -258,6 +294,7 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
         F.when(F.col("times_acked").isNull(), "unexpected")
         .when(missing & (F.col("offset") < F.col("lowest")), "RETIRED")
         .when(missing & _perhaps_retired(frames.gaps), "MAYBE_RETIRED")
+        .when(missing & F.coalesce("deleted", F.lit(False)), "MAYBE_RETIRED")
         .when(missing & ~F.col("broker").isin(frames.brokers), "NOT_YET_KNOWN")
         .when(missing & _beyond() & F.lit(not authoritative), "NOT_YET_KNOWN")
         .when(missing, "LOST")
@@ -284,7 +321,7 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
                 findings += _examples(judged.where(F.col("state") == code), code)
     finally:
         judged.unpersist()
-    unexpected, inside, without_id = _unexpected(frames, strict)
+    unexpected, inside, without_id = _unexpected(spark, frames, strict)
     findings += unexpected
     kept = {code: counts[code] for code in counts if code and code != "unexpected"}
     if inside:
@@ -345,6 +382,8 @@ def _detail(code: str, row: dict[str, object]) -> str:
         case "RETIRED":
             return f"the queue begins at offset {row['lowest']}"
         case "MAYBE_RETIRED":
+            if row["deleted"]:
+                return "its topic was deleted, and what was written before that may be gone"
             if row["offset"] is None or row["partition"] is None:
                 return (
                     "acknowledged without its place, and retention has deleted messages where it "
@@ -362,12 +401,32 @@ def _detail(code: str, row: dict[str, object]) -> str:
             return "acknowledged, but not in the log"
 
 
-def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
+_LIFE = "broker string, topic string, life string"
+
+
+def _ended_lives(frames: _Frames) -> list[tuple[str, str, str | None]]:
+    """Return the lives without an acknowledged message, (broker, topic, life), of topics of which the log has
+    messages of several lives."""
+    every = [tuple(row) for row in frames.log.select("broker", "topic", "life").distinct().collect()]
+    several = {row[:2] for row in every if sum(row[:2] == other[:2] for other in every) > 1}
+    if not several:
+        return []
+    acked = frames.log.join(frames.acks.select("id").distinct(), "id", "left_semi")
+    known = {tuple(row) for row in acked.select("broker", "topic", "life").distinct().collect()}
+    return [row for row in every if row[:2] in several and row not in known]
+
+
+def _unexpected(spark: SparkSession, frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
     """Find stored messages that were never acknowledged. Returns examples, their number, and how many of
     them have no unique id."""
     windows = frames.acks.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
     known = frames.acks.select("id").distinct()
     rest = frames.log.join(known, "id", "left_anti")
+    ended = _ended_lives(frames)
+    if ended and not strict:  # there, the offsets of acknowledgements mean other messages
+        gone = spark.createDataFrame(ended, _LIFE)
+        same = F.expr("one.broker = of.broker and one.topic = of.topic and one.life <=> of.life")
+        rest = rest.alias("one").join(F.broadcast(gone.alias("of")), same, "left_anti")
     if not strict:
         rest = rest.join(windows, [*_PLACE]).where("offset between low and high")
     rest = rest.persist(StorageLevel.MEMORY_AND_DISK)
@@ -389,7 +448,7 @@ def _consumers(
 ) -> Account:
     """Compare, for each consumer group, the acknowledged and stored messages with those that the group
     consumed."""
-    ours = frames.log.join(frames.acks.select("id").distinct(), "id", "left_semi")
+    ours = frames.log.where("present").join(frames.acks.select("id").distinct(), "id", "left_semi")
     worked = read_consumed(spark, consumed) if consumed else None
     for consumer, table in sorted(offsets.items()):
         rows = [(*place, offset) for place, offset in sorted(table.items())]

@@ -4,12 +4,16 @@ The log is archived in batches, in its order. Each batch ends at or below the in
 it was planned. A run resumes where the last run ended, even if that run was killed (`archive_files` says
 how). Before a batch is committed its queue offsets are checked: no message of a queue may be missing or
 occur twice.
+
+If a topic is deleted and made again, its offsets begin again, and the archive goes on with the new topic. The
+record of each batch has the life of each topic (`formats.life`), so that a new one is recognised.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,12 +21,17 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from dledger.audit.store_directory import Replica
+from dledger.client.errors import ClientError
 from dledger.runtime.files import Files
+from dledger.runtime.remote_files import files_for
 from dledger.spark import option_values as values
-from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions
+from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions, topic_of
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from dledger.spark.log_lives import log_topics
 from dledger.spark.option_values import BadOption
+from dledger.spark.stores import IndexUnits
+from dledger.spark.topic_segments import held_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,8 +58,10 @@ COLUMNS = (
     "headers",
     "logIndex",
     "logTerm",
+    "life",
 )
-"""Columns of the files; `topic` and `day` are part of their paths."""
+"""Columns of the files; `topic` and `day` are part of their paths. `life` tells the messages of a topic from
+those of an earlier topic of the same name, which stay in the archive."""
 DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
 """Day of the store time in UTC, whatever time zone the session has."""
 Queue = tuple[str, int]
@@ -70,6 +81,8 @@ class ArchiveResult:
     files: int = 0
     positions: Positions = field(default_factory=dict)
     skipped: tuple[tuple[str, str, int, int], ...] = ()
+    renewed: tuple[tuple[str, str], ...] = ()
+    """Topics that were made again since the archive had read them, as (broker group, topic)."""
 
     @property
     def exit_code(self) -> int:
@@ -88,6 +101,7 @@ class ArchiveResult:
                 {"group": group, "of": of, "first": first, "last": last}
                 for group, of, first, last in self.skipped
             ],
+            "renewed": [{"group": group, "topic": topic} for group, topic in self.renewed],
             "exit_code": self.exit_code,
         }
 
@@ -95,6 +109,8 @@ class ArchiveResult:
         """Yield the lines of the table for people."""
         for group, of, first, last in self.skipped:
             yield f"{group}: {of} {first} to {last}: deleted by retention before it could be archived"
+        for group, topic in self.renewed:
+            yield f"{group}: topic {topic} was deleted and made again: archived from its first message"
         for group, position in self.positions.items():
             if LOG in position:
                 yield f"{group or 'log'}: archived up to index {position[LOG] - 1}"
@@ -112,6 +128,9 @@ class Plan(NamedTuple):
     position: dict[str, int]
     skipped: tuple[Gap, ...]
     what: str
+    renewed: frozenset[str] = frozenset()
+    """Topics that were made again since the archive had read them, where that does not follow from the life
+    that the archive recorded: it was written by a version that recorded none."""
 
 
 def archive(
@@ -132,20 +151,22 @@ def archive(
     if source.archive:
         raise JobError("an archive cannot be the source: give store directories or --namesrv")
     source.check_options("archive", SELECTION)
-    source.check_topics()
     selection = {name: source.options[name] for name in SELECTION if name in source.options}
     target = ArchiveFiles(files, root)
+    if not target.numbers():
+        source.check_topics()  # before a directory is made for it
     target.open()
     try:
         result = ArchiveResult(root, positions=dict(target.last.positions) if target.last else {})
         _check_selection(target, selection)
+        source = _without_deleted(source, target, say)
         if source.servers:
             plans = _plan_queues(spark, source, target, batch_messages)
         else:
             plans = _plan_log(source, target, batch_bytes)
         for plan in plans:
             say(f"archive {plan.what}")
-            batch = _write(spark, source, target, plan, selection)
+            batch, renewed = _write(spark, source, target, plan, selection)
             result = replace(
                 result,
                 batches=result.batches + 1,
@@ -153,10 +174,35 @@ def archive(
                 files=result.files + len(batch.files),
                 positions=batch.positions,
                 skipped=(*result.skipped, *((plan.group, *gap) for gap in plan.skipped)),
+                renewed=(*result.renewed, *((plan.group, topic) for topic in sorted(renewed))),
             )
         return result
     finally:
         target.close()
+
+
+def _without_deleted(source: LogSource, target: ArchiveFiles, say: Callable[[str], None]) -> LogSource:
+    """Return the source without those topics of the option `subscribe` that were deleted since the archive
+    read them: what is archived of them stays, and the other topics go on."""
+    named = values.names(source.options.get("subscribe", ""))
+    queues = target.last.queues if target.last else {}
+    archived = {topic_of(name) for of_group in queues.values() for name in of_group}
+    if not archived.intersection(named):
+        source.check_topics()
+        return source
+    try:
+        there = source.topics()
+    except ClientError as error:
+        raise JobError(str(error)) from error
+    gone = [topic for topic in named if there is not None and topic in archived and topic not in there]
+    left = [topic for topic in named if topic not in gone]
+    for topic in gone:
+        say(f"topic {topic} was deleted: what is archived of it stays")
+    if not left:
+        raise JobError(f"{', '.join(gone)} was deleted: there is nothing to archive, and the archive stays")
+    chosen = replace(source, options={**source.options, "subscribe": ",".join(left)}) if gone else source
+    chosen.check_topics()
+    return chosen
 
 
 def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None:
@@ -211,6 +257,7 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
             )
         begin = _first_index(replica)
         start = begin if position is None else max(position, begin)
+        renewed = frozenset[str]() if position is None else _made_since(replica, start)
         skipped: tuple[Gap, ...] = ()
         if position is not None and begin > position:
             skipped = ((LOG, position, begin - 1),)
@@ -222,8 +269,19 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
                 {LOG: last + 1},
                 skipped,
                 f"{group or 'log'}: index {start} to {last} of {replica.committed}",
+                renewed,
             )
             start, skipped = last + 1, ()
+
+
+def _made_since(replica: Replica, index: int) -> frozenset[str]:
+    """Return the topics that were deleted by this entry or a later one, and perhaps made again."""
+    with closing(IndexUnits(files_for(replica.directory), replica)) as units:
+        position = units.position(index)
+    if position is None:
+        return frozenset()
+    lives = log_topics(replica, held_state(replica), replica.committed).lives
+    return frozenset(topic for topic in lives.of if lives.begin(topic) >= position)
 
 
 def _first_index(replica: Replica) -> int:
@@ -255,22 +313,28 @@ def _plan_queues(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, batch_messages: int
 ) -> Iterator[Plan]:
     """Plan batches that are ranges of queue offsets. Each queue gets its share of a batch."""
-    bounds = source.queues(spark)
+    bounds = source.queues(spark, includeLife="true")
     ends: dict[str, dict[Queue, tuple[int, int]]] = {}
-    for row in bounds.select("group", "topic", "partition", "minOffset", "maxOffset").collect():
-        ends.setdefault(row[0], {})[row[1], row[2]] = (row[3], row[4])
+    now: dict[str, dict[str, str]] = {}
+    columns = ("group", "topic", "partition", "minOffset", "maxOffset", "life")
+    for group, topic, queue, low, end, life in bounds.select(*columns).collect():
+        ends.setdefault(group, {})[topic, queue] = (low, end)
+        now.setdefault(group, {})[topic] = life
     for group in sorted(ends):
         position = dict(target.last.positions.get(group, {})) if target.last else {}
         if LOG in position:
             raise JobError(f"{target.root} was archived from store directories: continue with those")
+        known = target.last.lives.get(group, {}) if target.last else {}
+        renewed = renewed_queues(ends[group], position, known, now[group])
+        position = {name: at for name, at in position.items() if topic_of(name) not in renewed}
         while shares := _share(ends[group], position, batch_messages):
             assigned: dict[str, list[int]] = {}
             for topic, queue in shares:
                 assigned.setdefault(topic, []).append(queue)
-            known = [(f"{topic}/{queue}", start) for (topic, queue), (start, _) in shares.items()]
+            starts = [(f"{topic}/{queue}", start) for (topic, queue), (start, _) in shares.items()]
             gaps = tuple(
                 (name, position[name], start - 1)
-                for name, start in known
+                for name, start in starts
                 if position.get(name, start) < start
             )
             position.update((f"{topic}/{queue}", end) for (topic, queue), (_, end) in shares.items())
@@ -282,7 +346,27 @@ def _plan_queues(
             }
             count = sum(end - start for start, end in shares.values())
             what = f"{group}: {count} messages of {len(shares)} queues"
-            yield Plan(group, "", options, dict(position), gaps, what)
+            yield Plan(group, "", options, dict(position), gaps, what, renewed)
+            renewed = frozenset()
+
+
+def renewed_queues(
+    ends: Mapping[Queue, tuple[int, int]],
+    position: Mapping[str, int],
+    known: Mapping[str, str],
+    now: Mapping[str, str | None],
+) -> frozenset[str]:
+    """Return the topics that were made again since the archive read them: those with another life. Where the
+    archive recorded none, a topic with a queue that ends before the archived offset."""
+    found = set()
+    for (topic, queue), (_, end) in ends.items():
+        recorded, life = known.get(topic), now.get(topic)
+        if recorded is None or life is None:
+            if position.get(f"{topic}/{queue}", 0) > end:
+                found.add(topic)
+        elif recorded != life:
+            found.add(topic)
+    return frozenset(found)
 
 
 def _share(
@@ -309,25 +393,28 @@ def _offsets(of: Mapping[Queue, int]) -> str:
 
 def _write(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, plan: Plan, selection: Mapping[str, str]
-) -> Batch:
-    """Read a batch, stage it, check it and commit it."""
+) -> tuple[Batch, frozenset[str]]:
+    """Read a batch, stage it, check it and commit it. Return it with the topics that were made again since
+    the batch before."""
     last, number = target.last, target.next_number
     other = {name: value for name, value in source.options.items() if name not in TOPIC_CHOICE}
     chosen = replace(source, options=other) if "assign" in plan.options else source
-    frame = chosen.read(spark, **plan.options, includeHeaders="true")
+    frame = chosen.read(spark, **plan.options, includeHeaders="true", includeLife="true")
     _stage(frame, plan.group, target.staging(number))
-    before = dict(last.queues.get(plan.group, {})) if last else {}
-    queues = _checked_queues(spark, target, before, plan, whole="tags" not in selected(selection))
+    checked = _checked_queues(spark, target, plan, whole="tags" not in selected(selection))
     batch = Batch(
         number=number,
         group=plan.group,
         cluster=plan.cluster,
         selection=selection,
         positions={**(last.positions if last else {}), plan.group: plan.position},
-        queues={**(last.queues if last else {}), plan.group: queues},
+        queues={**(last.queues if last else {}), plan.group: checked.queues},
         skipped=plan.skipped,
+        lives={**(last.lives if last else {}), plan.group: checked.lives},
+        renewed=tuple(sorted(checked.renewed)),
     )
-    return target.commit(batch, lambda path: int(pq.read_metadata(path).num_rows))
+    whole = target.commit(batch, lambda path: int(pq.read_metadata(path).num_rows))
+    return whole, checked.renewed
 
 
 def _stage(frame: DataFrame, group: str, staging: str) -> None:
@@ -346,33 +433,75 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
     )
 
 
-def _checked_queues(
-    spark: SparkSession, target: ArchiveFiles, before: dict[str, int], plan: Plan, *, whole: bool
-) -> dict[str, int]:
-    """Return the next offset of each queue after this batch. Raises JobError if offsets are missing or
-    occur twice."""
+class Checked(NamedTuple):
+    """What the archive holds of a broker group after a batch: the next offset of each queue, and the life of
+    each topic. `renewed`: topics that were made again since the batch before."""
+
+    queues: dict[str, int]
+    lives: dict[str, str]
+    renewed: frozenset[str]
+
+
+def _checked_queues(spark: SparkSession, target: ArchiveFiles, plan: Plan, *, whole: bool) -> Checked:
+    """Compare the staged messages with the archive. Raises JobError if offsets are missing or occur twice."""
+    schema = "`partition` int, `offset` bigint, `life` string, `topic` string, `day` date"
+    files = spark.read.schema(schema).parquet(f"file://{target.staging(target.next_number)}")
+    staged = files.groupBy("topic", "partition", "life")
+    found = staged.agg(F.min("offset"), F.max("offset"), F.count("*"), F.count_distinct("offset")).collect()
+    return checked_queues([StagedQueue(*row) for row in found], target, plan, whole=whole)
+
+
+class StagedQueue(NamedTuple):
+    """The staged messages of one queue and one life of its topic."""
+
+    topic: str
+    queue: int
+    life: str | None
+    first: int
+    last: int
+    messages: int
+    distinct: int
+
+
+def checked_queues(staged: list[StagedQueue], target: ArchiveFiles, plan: Plan, *, whole: bool) -> Checked:
+    """See `_checked_queues`. `whole`: all messages of a queue are archived, and not only those with some
+    tags."""
+    last = target.last
+    before = dict(last.queues.get(plan.group, {})) if last else {}
+    known = dict(last.lives.get(plan.group, {})) if last else {}
+    lives: dict[str, str | None] = {}
+    for one in staged:
+        if lives.setdefault(one.topic, one.life) != one.life:
+            raise JobError(
+                f"{plan.what}: topic {one.topic} was deleted while it was read: nothing of it was "
+                "archived; run the job again"
+            )
+    renewed = frozenset(
+        topic
+        for topic, life in lives.items()
+        if any(topic_of(name) == topic for name in before)
+        and (topic in plan.renewed if known.get(topic) is None or life is None else known[topic] != life)
+    )
+    before = {name: offset for name, offset in before.items() if topic_of(name) not in renewed}
 
     def excused(name: str) -> bool:
         gaps = [of for of, _, _ in plan.skipped]
         return LOG in gaps or name in gaps or target.gap_since(plan.group, name)
 
-    schema = "`partition` int, `offset` bigint, `topic` string, `day` date"
-    files = spark.read.schema(schema).parquet(f"file://{target.staging(target.next_number)}")
-    staged = files.groupBy("topic", "partition")
-    found = staged.agg(F.min("offset"), F.max("offset"), F.count("*"), F.count_distinct("offset")).collect()
     after = dict(before)
-    for topic, queue, first, last, count, distinct in found:
+    for topic, queue, _, first, end, count, distinct in staged:
         name = f"{topic}/{queue}"
         wrong = ""
         if count != distinct:
             wrong = f"{count - distinct} offsets twice"
-        elif whole and count != last - first + 1:
-            wrong = f"{last - first + 1 - count} offsets between {first} and {last} missing"
+        elif whole and count != end - first + 1:
+            wrong = f"{end - first + 1 - count} offsets between {first} and {end} missing"
         elif name in before and first < before[name]:
             wrong = f"offset {first} again: {before[name] - 1} is in the archive"
         elif name in before and whole and first > before[name] and not excused(name):
             wrong = f"offset {first} after {before[name] - 1}"
         if wrong:
             raise JobError(f"{plan.what}: {name}: {wrong}: nothing of it was archived; audit the store")
-        after[name] = last + 1
-    return after
+        after[name] = end + 1
+    known.update((topic, life) for topic, life in lives.items() if life is not None)
+    return Checked(after, known, renewed)

@@ -32,7 +32,8 @@ from dledger.runtime.files import File, Files
 from dledger.spark.jobs.errors import JobError
 
 RECORDS_DIR = "_archive"
-VERSION = 1
+VERSION = 2
+"""Version of the records. Records of version 1 have no `lives`, and their files no column `life`."""
 
 LOG = "log"
 Gap = tuple[str, int, int]
@@ -41,6 +42,9 @@ last index (of the log) or offset (of the queue)."""
 Positions = dict[str, dict[str, int]]
 """Maps a broker group to the point up to which it is archived: {"log": next index of the log} or
 {"topic/queue": next offset}."""
+
+Lives = Mapping[str, Mapping[str, str]]
+"""Maps a broker group to {topic: its life, as text of `formats.life`}."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ class Batch:
     or were skipped."""
     files: tuple[ArchivedFile, ...] = ()
     skipped: tuple[Gap, ...] = ()
+    lives: Lives = field(default_factory=dict)
+    """The life of each topic to which its offsets in `queues` belong. A topic is missing if it has no
+    messages in the archive, or if its life is not known."""
+    renewed: tuple[str, ...] = ()
+    """Topics of this batch that were deleted and made again since the batch before. The archive lacks what
+    they got between that batch and their deletion."""
     version: int = VERSION
 
     @property
@@ -231,9 +241,15 @@ def _next_offset(batch: Batch | None, group: str, queue: str) -> int | None:
     return batch.queues.get(group, {}).get(queue) if batch else None
 
 
+def topic_of(queue: str) -> str:
+    """Return the topic of a queue, `<topic>/<number>`."""
+    return queue.rpartition("/")[0]
+
+
 def _decode(value: dict[str, Any]) -> Batch:
     if value["version"] > VERSION:
         raise ValueError(f"version {value['version']} is newer than this program's {VERSION}")
     value["files"] = tuple(ArchivedFile(**file) for file in value["files"])
     value["skipped"] = tuple((str(of), int(first), int(last)) for of, first, last in value["skipped"])
+    value["renewed"] = tuple(map(str, value.get("renewed", ())))
     return Batch(**value)

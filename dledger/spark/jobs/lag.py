@@ -1,6 +1,7 @@
 """Consumer lag and its history, computed from the log of a store.
 
-Each commit of an offset is an entry of the log. So the history need not have been recorded, and it reaches
+Each commit of an offset is an entry of the log. Commits for a topic that was deleted do not count for a later
+topic of the same name. So the history need not have been recorded, and it reaches
 back as far as the log. The history has the end of each queue and the committed offset of each group, for
 each bucket of time. `lag_live` asks brokers for the present lag instead.
 """
@@ -20,6 +21,8 @@ from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.lag_report import Lag, LagPoint, QueueLag
 from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
 from dledger.spark.jobs.offset_events import offset_events, state_at_begin
+from dledger.spark.log_lives import log_topics
+from dledger.spark.topic_segments import held_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +104,13 @@ def _collect(
 ) -> None:
     """Add the ends of queues and the commits of offsets in the log of one replica to `tables`."""
     broker, width = group_name(replica), bucket_s * 1000
+    lives = log_topics(replica, held_state(replica), replica.committed).lives
+    begins = {topic: lives.begin(topic) for topic in lives.of if lives.begin(topic)}
+    start = replica.segments[0].start if replica.segments else 0
     begin = state_at_begin(replica)
+    for topic, position in begins.items():
+        if position > start:
+            begin.forget_topic(topic)
     _add_begin(begin, broker, tables)
     bucket = F.floor(F.unix_millis("storeTimestamp") / width).alias("bucket")
     ends = _messages(spark, source, replica).groupBy("topic", "partition", bucket)
@@ -109,7 +118,7 @@ def _collect(
         tables.ends.setdefault(Queue(broker, topic, number), {})[at] = end
     one = LogSource(stores=(replica.store,))
     entries = one.read(spark, view="entries", corruptRecords="include")
-    effective = _effective(offset_events(spark, entries, replica), begin_of(begin), spark)
+    effective = _effective(offset_events(spark, entries, replica, begins), begin_of(begin), spark)
     at = F.floor(F.col("time_ms") / width).alias("bucket")
     last = effective.groupBy("consumer", "topic", "partition", at).agg(F.max_by("stands", "index"))
     for consumer, topic, number, when, offset in last.collect():

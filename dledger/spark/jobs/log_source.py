@@ -6,25 +6,28 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from dledger.audit.shipped_scans import unescape
 from dledger.audit.store_directory import Replica, StoreError, open_store
+from dledger.client.bulk.range_puller import RangePuller
+from dledger.client.bulk.ranges import RangeOptions
 from dledger.runtime.remote_files import files_for
 from dledger.spark.columns import MESSAGES, ddl
 from dledger.spark.jobs.errors import JobError
-from dledger.spark.option_values import BadOption, names
-from dledger.spark.options import OPTIONS, canonical
-from dledger.spark.state import committed_state
+from dledger.spark.log_lives import LogTopics, log_topics, unknown_topic
+from dledger.spark.option_values import BadOption, flag, names
+from dledger.spark.options import DEFAULT_GROUP, OPTIONS, canonical
+from dledger.spark.selection import is_system_topic
 from dledger.spark.stores import best_of_each_group, known_committed, open_replicas
+from dledger.spark.topic_segments import held_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ARCHIVE_SCHEMA = f"{ddl([column for column in MESSAGES if column[0] != '_corrupt'])}, `day` date"
+ARCHIVE_SCHEMA = f"{ddl([column for column in MESSAGES if column[0] not in ('id', '_corrupt')])}, `day` date"
 """Schema that is passed to Spark when it reads an archive. Without it Spark would read a topic name such
 as `2024` as a number."""
 TOPIC_CHOICE = ("subscribe", "subscribePattern", "assign", "includeSystemTopics")
@@ -41,6 +44,7 @@ CHOICE = (
     "indexRanges",
     "isolation",
     "corruptRecords",
+    "includeDeleted",
 )
 """Options that choose messages."""
 _HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
@@ -100,16 +104,28 @@ class LogSource:
         wanted = names(self.options.get("subscribe", ""))
         if self.servers or not wanted:
             return
-        known = _archived_topics(self.archive) if self.archive else _stored_topics(self.stores, wanted)
+        known = self.topics()
         for topic in wanted:
-            if known is not None and topic not in known:
-                close = get_close_matches(topic, known, n=1)
-                hint = (
-                    f"did you mean {close[0]!r}?"
-                    if close
-                    else f"there are {', '.join(sorted(known)) or 'none'}"
-                )
-                raise JobError(f"there is no topic {topic!r}; {hint}")
+            if known is not None and topic not in known and not is_system_topic(topic):
+                raise JobError(unknown_topic(topic, known))
+
+    def topics(self) -> set[str] | None:
+        """Return the topics that exist, or those of the archive. None if the stores do not show which topics
+        they have. Blocking. Raises ClientError if no NameServer answers."""
+        if self.archive:
+            return _archived_topics(self.archive)
+        if self.servers:
+            with RangePuller(self.servers, RangeOptions(DEFAULT_GROUP)) as puller:
+                return set(puller.topics())
+        return _stored_topics(self.stores, deleted=self._with_deleted)
+
+    @property
+    def _with_deleted(self) -> bool:
+        """Whether messages of deleted topics are wanted, too."""
+        try:
+            return flag("includeDeleted", self.options.get("includeDeleted", "false"))
+        except BadOption as error:
+            raise JobError(str(error)) from error
 
     def best(self) -> LogSource:
         """Return this source with only those stores that the view `messages` reads: in each broker group,
@@ -132,10 +148,11 @@ class LogSource:
         where = {"servers": self.servers} if self.servers else {"path": json.dumps(self.stores)}
         return spark.read.format("dledger").options(**{**where, **self.options, **options}).load()
 
-    def queues(self, spark: SparkSession) -> DataFrame:
-        """Return the view `queues` of stores or brokers, with those of the options that affect it."""
+    def queues(self, spark: SparkSession, **more: str) -> DataFrame:
+        """Return the view `queues` of stores or brokers, with those of the options that affect it, and with
+        `more` options."""
         options = {name: value for name, value in self.options.items() if "queues" in OPTIONS[name].views}
-        return replace(self, options=options).read(spark, view="queues")
+        return replace(self, options=options).read(spark, view="queues", **more)
 
     def messages(self, spark: SparkSession, *, value: bool, headers: bool) -> DataFrame:
         """Return messages: the columns of the view `messages` with `group`, and with bodies and properties
@@ -155,6 +172,8 @@ class LogSource:
                 "option corruptRecords: include is only for `read`, which shows the rows: use skip"
             )
         chosen = {"includeValue": value, "includeHeaders": headers, "includeGroup": True}
+        if self._with_deleted:
+            chosen["includeLife"] = True
         return self.read(spark, **{name: str(wanted).lower() for name, wanted in chosen.items()})
 
 
@@ -164,23 +183,28 @@ def _archived_topics(root: str) -> set[str]:
     return {unescape(name.removeprefix(prefix)) for name in found if name.startswith(prefix)}
 
 
-def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str] | None:
-    """Return the topics that have a ConsumeQueue. If a wanted topic has none, the topics in the replicated
-    state are added. None if the stores do not show which topics they have."""
-    known: set[str] = set()
+def log_topics_of(stores: Collection[str]) -> dict[str, LogTopics]:
+    """Return what the log of each broker group says about its topics, by the replica with the highest
+    committed index. Blocking. Raises StoreError or OSError."""
+    replicas = [replica for path in stores for replica in open_store(files_for(path), path)]
+    return {
+        group_name(replica): log_topics(replica, held_state(replica), replica.committed)
+        for replica in best_of_each_group(replicas)
+    }
+
+
+def _stored_topics(stores: tuple[str, ...], *, deleted: bool) -> set[str] | None:
+    """Return the topics that exist, and with `deleted` those that were deleted. None if the stores do not
+    show which topics they have."""
     try:
-        replicas = [replica for path in stores for replica in open_store(files_for(path), path)]
-        for replica in replicas:
-            if not replica.queue_root:
-                return None
-            known.update(files_for(replica.queue_root).listdir(replica.queue_root))
-        if not known.issuperset(wanted):
-            if not all(replica.identity for replica in replicas):
-                return None  # Apache's: its topics are not in the log
-            known.update(topic for replica in replicas for topic in committed_state(replica).topics)
+        found = list(log_topics_of(stores).values())
     except (StoreError, OSError):
         return None  # what reads the messages says why
-    return known
+    if any(one.names is None for one in found):
+        return None
+    there = {name for one in found for name in one.names or ()}
+    gone = {name for one in found for name in one.lives.of if one.lives.begin(name)} if deleted else set()
+    return there | gone
 
 
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:

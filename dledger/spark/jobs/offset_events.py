@@ -6,7 +6,7 @@ bodies from the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,9 +41,11 @@ store time; `offset`: where the group resumes; `reset`: 1 if the offset was set 
 than before, else 0. Without a reset, the offset counts only if it is higher than the one before."""
 
 
-def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> DataFrame:
+def offset_events(
+    spark: SparkSession, entries: DataFrame, replica: Replica, begins: Mapping[str, int]
+) -> DataFrame:
     """Return the commits of offsets in the log of one replica. `entries`: the view `entries` of this
-    replica.
+    replica. `begins`: maps a topic to the log offset of its last deletion; commits below it are left out.
 
     A task fails with JobError if a system entry is damaged or cannot be read, as the entry may have been a
     commit. An entry counts as good even if the chain of CRCs is broken there, or cannot be checked because
@@ -52,17 +54,19 @@ def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> 
     damage = F.col("damage")
     system = entries.where((F.col("kind") == int(Kind.SYSTEM)) | (damage.bitwiseAND(UNREADABLE) != 0))
     rotten = damage.bitwiseAND(BODY_DAMAGED | UNREADABLE) != 0
-    read = partial(_read_events, replica.data, replica.segment_size)
+    read = partial(_read_events, replica.data, replica.segment_size, dict(begins))
     return system.select("pos", "size", "index", rotten.alias("rotten")).mapInArrow(read, ddl(EVENTS))
 
 
 def _read_events(
-    data_dir: str, segment_size: int, batches: Iterable[pa.RecordBatch]
+    data_dir: str, segment_size: int, begins: Mapping[str, int], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(EVENTS)
     for batch in batches:
         rows = list(
-            _events(data_dir, segment_size, zip(*(column.to_pylist() for column in batch), strict=True))
+            _events(
+                data_dir, segment_size, begins, zip(*(column.to_pylist() for column in batch), strict=True)
+            )
         )
         columns = list(zip(*rows, strict=True)) or [()] * len(EVENTS)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
@@ -70,7 +74,10 @@ def _read_events(
 
 
 def _events(
-    data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int, bool]]
+    data_dir: str,
+    segment_size: int,
+    begins: Mapping[str, int],
+    entries: Iterable[tuple[int, int, int, bool]],
 ) -> Iterator[tuple[int, int, str, str, int, int, int]]:
     """Yield the events in the system entries, given as (pos, size, index, damaged). Raises OSError or
     JobError."""
@@ -89,7 +96,7 @@ def _events(
                 start = pos - pos % segment_size
                 file = files.open_read(segment_path(data_dir, start))
             data = file.pread(size - HEADER_SIZE, pos - start + HEADER_SIZE)
-            yield from decode_events(index, data)
+            yield from (event for event in decode_events(index, data) if pos >= begins.get(event[3], 0))
     finally:
         if file is not None:
             file.close()

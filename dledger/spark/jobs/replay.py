@@ -5,8 +5,9 @@ batch is sent when the batch before it is acknowledged.
 
 Delivery is at least once, because a task that Spark runs again sends its messages again. So every message
 has a property with its origin (`ORIGIN`), and with `resume` messages that the target already has are left
-out. A replay that was killed can be run again with `resume`: messages that were acknowledged before are
-not sent twice.
+out: those with the same origin and the same unique id of the original producer. Both are compared, because a
+topic that is made again has messages at the same offsets. A replay that was killed can be run again with
+`resume`: messages that were acknowledged before are not sent twice.
 
 Transactions, delays and retries are not repeated. Each message is sent as an ordinary message, with its
 keys, its tags and the properties that the application set.
@@ -125,16 +126,15 @@ def replay(
     chosen = messages.withColumn("target", F.lit(to_topic) if to_topic else F.col("topic")).withColumn(
         "origin", F.concat_ws("/", F.coalesce("group", F.lit("")), "topic", "partition", "offset")
     )
+    chosen = chosen.withColumn("origin_id", F.col("headers")[names.UNIQ_KEY])
     left_out = None
     if resume:
         say("read what is already there")
         there = _origins(spark, namesrv, topics)
-        left_out = chosen.select("origin").join(there, "origin", "left_semi").count()
-        chosen = chosen.join(there, "origin", "left_anti")
+        left_out = those_there(chosen, there, "left_semi").count()
+        chosen = those_there(chosen, there, "left_anti")
     say("send")
-    ordered = chosen.repartition(TASKS, "group", "topic", "partition").sortWithinPartitions(
-        "group", "topic", "partition", "offset"
-    )
+    ordered = in_order(chosen)
     columns = ordered.select("target", "partition", "value", "key", "tags", "flag", "headers", "origin")
     counts = columns.mapInArrow(partial(_send_all, namesrv, targets), ddl(SENT)).groupBy(
         "topic", "broker", "queue"
@@ -164,11 +164,27 @@ def _queues(producer: Producer, topic: str, create_queues: int) -> list[MessageQ
     return producer.queues(topic)
 
 
+def in_order(messages: DataFrame) -> DataFrame:
+    """Return the messages with those of each queue in one task and in order. An archive may have messages of
+    a topic and of an earlier one of the same name, which come first."""
+    life = F.col("life") if "life" in messages.columns else F.lit(None).cast("string")
+    born = F.substring_index(life, ".", -1).cast("bigint")
+    return messages.repartition(TASKS, "group", "topic", "partition").sortWithinPartitions(
+        "group", "topic", "partition", born, "offset"
+    )
+
+
+def those_there(messages: DataFrame, there: DataFrame, how: str) -> DataFrame:
+    """Return the messages that the target has (`how` is left_semi), or that it does not have (left_anti)."""
+    same = F.expr("sent.origin = there.origin and sent.origin_id <=> there.origin_id")
+    return messages.alias("sent").join(there.alias("there"), same, how)
+
+
 def _origins(spark: SparkSession, namesrv: str, topics: Sequence[str]) -> DataFrame:
-    """Return the origins (`ORIGIN`) of all replayed messages that the target topics contain."""
+    """Return the origins (`ORIGIN`, `ORIGIN_ID`) of all replayed messages that the target topics contain."""
     target = LogSource(servers=namesrv, options={"subscribe": ",".join(topics)})
     headers = target.messages(spark, value=False, headers=True).select(
-        F.col("headers")[ORIGIN].alias("origin")
+        F.col("headers")[ORIGIN].alias("origin"), F.col("headers")[ORIGIN_ID].alias("origin_id")
     )
     return headers.where("origin is not null").distinct()
 
