@@ -60,8 +60,8 @@ def test_what_a_callback_schedules_waits_for_the_next_turn() -> None:
 
 
 class UnhurriedSelector(selectors.SelectSelector):
-    """The selector of a loop whose clock stands still while Python code runs. It moves when the loop waits for
-    a timer, so the order of timers does not depend on how fast the machine is."""
+    """The selector of a loop whose clock stands still while Python code runs. It moves when the loop waits
+    for a timer, so the order of timers does not depend on how fast the machine is."""
 
     def __init__(self) -> None:
         super().__init__()
