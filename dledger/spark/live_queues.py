@@ -33,7 +33,7 @@ from dledger.spark.offsets import (
     ranges_between,
     wanted_parts,
 )
-from dledger.spark.option_values import Queue
+from dledger.spark.option_values import BadOption, Queue, did_you_mean
 from dledger.spark.options import Options
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.records import decode
@@ -81,6 +81,7 @@ class LiveQueues:
         self._pushed = pushed
         self._puller: RangePuller | None = None
         self._message_bytes = 0
+        self._checked = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return LiveQueues, (self._options, self._pushed)
@@ -177,6 +178,7 @@ class LiveQueues:
     def _queues(self) -> list[MessageQueue]:
         """Return all queues that the options choose."""
         puller, choice, groups = self._open(), self._options.topics, self._options.groups
+        self._check(puller)
         named = choice.named if choice.named is not None else choice.assign
         if named is not None:
             topics = sorted(named)
@@ -192,6 +194,27 @@ class LiveQueues:
             and self._pushed.wants_queue(topic, queue.queue_id)
             and (not groups or queue.broker_name in groups)
         ]
+
+    def _check(self, puller: RangePuller) -> None:
+        """Raises BadOption for a broker group or a queue that the options name and that does not exist. It is
+        checked once, as nothing would be read of it."""
+        if self._checked:
+            return
+        if self._options.groups:
+            known = puller.broker_groups()
+            for group in self._options.groups:
+                if group not in known:
+                    raise BadOption(
+                        f"option group: there is no broker group {group!r}{did_you_mean(group, known)}"
+                    )
+        for topic, wanted in (self._options.topics.assign or {}).items():
+            ids = sorted({queue.queue_id for queue in puller.queues(topic)})
+            if missing := sorted(set(wanted) - set(ids)):
+                there = ", ".join(map(str, ids))
+                raise BadOption(
+                    f"option assign: topic {topic} has no queue {missing[0]}; its queues are {there}"
+                )
+        self._checked = True
 
     def _read(self, part: LivePart) -> Iterator[pa.RecordBatch]:
         options, pushed, puller = self._options, self._pushed, self._open()

@@ -41,6 +41,7 @@ class Option:
     """The views on which the option has an effect with `servers`; None if they are the same as `views`."""
 
 
+_TIME = "ms since the epoch, or a time such as 2026-11-21T15:30:00 (UTC, or with a zone)"
 _MESSAGES = ("messages",)
 _TOPICS = ("messages", "queues")
 _LOG = ("messages", "entries", "index")
@@ -59,16 +60,16 @@ OPTIONS = {
     "servers": Option("NameServers of live brokers: host:port, several with , or ;", of=_LIVE),
     "view": Option("messages (default), entries, queues, index, scan or state"),
     "group": Option("broker groups to read, comma separated; default: all"),
-    "subscribe": Option("topics, comma separated; default: all except system topics", _TOPICS),
+    "subscribe": Option("topics, comma separated or a JSON list; default: all except system topics", _TOPICS),
     "subscribePattern": Option("topics whose whole name matches this regular expression", _TOPICS),
     "assign": Option('topics and queues: {"topic": [0, 1]}', _TOPICS),
     "includeSystemTopics": Option("true: also system topics, without naming them", _TOPICS),
-    "tags": Option("only messages with one of these tags: 'A || B'", _MESSAGES),
+    "tags": Option("only messages with one of these tags: 'A || B', or a JSON list", _MESSAGES),
     "keys": Option("only messages with one of these keys: 'A B', or a JSON list", _MESSAGES),
     "startingOffsets": Option('earliest, latest (streams) or {"topic": {"0": 23, "1": -2}}', _MESSAGES),
     "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
-    "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
-    "endingTimestamp": Option("stored before: ms since the epoch", _MESSAGES, mode=_BATCH),
+    "startingTimestamp": Option(f"stored at or after: {_TIME}", _MESSAGES),
+    "endingTimestamp": Option(f"stored before: {_TIME}", _MESSAGES, mode=_BATCH),
     "indexRanges": Option(
         'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries", "index")
     ),
@@ -180,18 +181,19 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     _check_use(given, view, source, mode)
     corrupt = CORRUPT.get(view, ("fail",))
     get = given.get
+    starting, (low, high) = _starting(given, mode), _times(given)
     return Options(
         paths=values.paths(get("path", "")),
         servers=get("servers", "").strip(),
         view=view,
-        groups=values.names(get("group", "")),
+        groups=values.listed("group", get("group", "")),
         topics=_topics(given),
         tags=values.tags("tags", get("tags", "*")),
         keys=values.keys("keys", given["keys"]) if "keys" in given else None,
-        starting=_starting(given, mode),
+        starting=starting,
         ending=_ending(given),
-        starting_ms=_time(given, "startingTimestamp"),
-        ending_ms=_time(given, "endingTimestamp"),
+        starting_ms=low,
+        ending_ms=high,
         index_ranges=values.ranges("indexRanges", given["indexRanges"]) if "indexRanges" in given else None,
         offset_type=values.choice("offsetType", get("offsetType", "queue"), OFFSET_TYPES),
         max_offsets=_count(given, "maxOffsetsPerTrigger"),
@@ -272,7 +274,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
         raise BadOption(f"{' and '.join(ways)} exclude each other: give only one")
     named = None
     if "subscribe" in given:
-        named = values.names(given["subscribe"])
+        named = values.topics("subscribe", given["subscribe"])
         if not named:
             raise BadOption("option subscribe names no topic: remove it to read all topics")
     for name in ("subscribe", "assign"):
@@ -325,5 +327,13 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     return values.positive(name, given[name]) if name in given else None
 
 
-def _time(given: Mapping[str, str], name: str) -> int | None:
-    return values.milliseconds(name, given[name]) if name in given else None
+def _times(given: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the bounds of the store times in ms since the epoch; None for a bound that is not given."""
+    names = ("startingTimestamp", "endingTimestamp")
+    low, high = (values.milliseconds(name, given[name]) if name in given else None for name in names)
+    if low is not None and high is not None and low >= high:
+        raise BadOption(
+            f"option endingTimestamp ({given[names[1]]}) must be after startingTimestamp "
+            f"({given[names[0]]}): nothing would be read"
+        )
+    return low, high

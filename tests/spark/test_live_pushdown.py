@@ -28,6 +28,7 @@ from dledger.remoting.commands import Request
 from dledger.remoting.headers import PullMessageHeader
 from dledger.remoting.server import Connection
 from dledger.spark.offsets import DataLost
+from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.pushdown import push
 from dledger.spark.source import view_of
@@ -122,6 +123,23 @@ def test_what_is_excluded_is_not_pulled(
     expected = [row for row in every if wanted(row)]
     assert rest == [] and found == expected
     assert spy.pulled == {place(row) for row in expected} < whole.pulled
+
+
+@pytest.mark.parametrize("view", ["messages", "queues"])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"group": f"{GROUP}x"}, f"there is no broker group '{GROUP}x': did you mean '{GROUP}'"),
+        ({"group": f"{GROUP},other"}, "there is no broker group 'other'"),
+        ({"assign": '{"orders": [0, 9]}'}, "topic orders has no queue 9; its queues are 0, 1, 2"),
+    ],
+)
+def test_what_the_brokers_do_not_have_is_not_read_as_nothing(
+    fake: FakeCluster, view: str, options: dict[str, str], text: str
+) -> None:
+    wanted = parse({"servers": fake.namesrv, "view": view, **options}, "batch")
+    with pytest.raises(BadOption, match=text):
+        rows_of(view_of(wanted))
 
 
 def test_no_broker_is_asked_about_excluded_queues(fake: FakeCluster) -> None:

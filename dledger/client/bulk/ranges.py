@@ -81,6 +81,10 @@ class RangeReader(AsyncClient):
         super().__init__(ClientCore(env, namesrv, client), "range reader")
         self.offsets: QueueOffsets = QueueOffsets(self._core)
 
+    async def broker_groups(self) -> list[str]:
+        """The names of all broker groups that a NameServer knows, sorted. Raises NoNameServer."""
+        return sorted(await self._core.cluster())
+
     async def topics(self) -> list[str]:
         """All topics that any NameServer knows, sorted. Raises NoNameServer or BrokerRefused."""
         return await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

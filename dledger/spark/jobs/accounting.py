@@ -28,7 +28,6 @@ from dledger.spark.jobs.archive import selected
 from dledger.spark.jobs.archive_files import ArchiveFiles
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.log_source import LogSource
-from dledger.spark.option_values import names
 from dledger.spark.selection import is_system_topic
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _topics(source: LogSource, acks: DataFrame) -> list[str]:
     topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
         raise JobError("the file holds no acknowledgements, so there is nothing to compare")
-    chosen = names(source.options.get("subscribe", ""))
+    chosen = source.named_topics
     left_out = [topic for topic in topics if chosen and topic not in chosen]
     if left_out:
         raise JobError(f"there are acknowledgements of {', '.join(left_out)}: add them to --topics")

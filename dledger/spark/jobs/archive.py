@@ -181,7 +181,7 @@ def selected(selection: Mapping[str, str]) -> dict[str, object]:
 def _meaning(name: str, value: str) -> object:
     match name:
         case "subscribe":
-            return sorted(dict.fromkeys(values.names(value)))
+            return sorted(dict.fromkeys(values.topics(name, value)))
         case "assign":
             return values.assignment(name, value)
         case "tags":

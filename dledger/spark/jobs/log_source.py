@@ -16,7 +16,7 @@ from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.runtime.remote_files import files_for
 from dledger.spark.columns import MESSAGES, ddl
 from dledger.spark.jobs.errors import JobError
-from dledger.spark.option_values import BadOption, names
+from dledger.spark.option_values import BadOption, topics
 from dledger.spark.options import OPTIONS, canonical
 from dledger.spark.state import committed_state
 from dledger.spark.stores import best_of_each_group, known_committed, open_replicas
@@ -83,9 +83,18 @@ class LogSource:
                 raise JobError(
                     f"option {name} has no effect on an archive: only topics can be selected from it"
                 )
-        if "subscribe" in options and not names(options["subscribe"]):
-            raise JobError("option subscribe (--topics) names no topic: remove it to read all topics")
         object.__setattr__(self, "options", options)
+        if "subscribe" in options and not self.named_topics:
+            raise JobError("option subscribe (--topics) names no topic: remove it to read all topics")
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that the option `subscribe` names; empty without the option. Raises JobError for a text
+        that is no name of a topic."""
+        try:
+            return topics("subscribe", self.options.get("subscribe", ""))
+        except BadOption as error:
+            raise JobError(str(error)) from error
 
     def check_options(self, job: str, applied: Collection[str]) -> None:
         """Raises JobError for an option that this job does not apply, as ignoring it silently would
@@ -97,7 +106,7 @@ class LogSource:
     def check_topics(self) -> None:
         """Raises JobError for a topic that the stores or the archive do not have, as it would look like an
         empty topic. Brokers report unknown topics themselves. Blocking."""
-        wanted = names(self.options.get("subscribe", ""))
+        wanted = self.named_topics
         if self.servers or not wanted:
             return
         known = _archived_topics(self.archive) if self.archive else _stored_topics(self.stores, wanted)
@@ -148,8 +157,8 @@ class LogSource:
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
             for name, wanted in (("value", value), ("headers", headers)):
                 frame = frame if wanted else frame.drop(name)
-            topics = names(self.options.get("subscribe", ""))
-            return frame.where(F.col("topic").isin(*topics)) if topics else frame
+            topics_wanted = self.named_topics
+            return frame.where(F.col("topic").isin(*topics_wanted)) if topics_wanted else frame
         if self.options.get("corruptRecords", "").lower() == "include":
             raise JobError(
                 "option corruptRecords: include is only for `read`, which shows the rows: use skip"
