@@ -22,6 +22,7 @@ from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
+from dledger.spark.copies import LogCopies, OtherReplicas, Places, others_of
 from dledger.spark.entry_ranges import NO_END, Piece
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import batch_bounds
@@ -69,10 +70,12 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class PiecePack(InputPartition):
-    """The part of one task: pieces of the log of one replica, which the task reads one after another."""
+    """The part of one task: pieces of the log of one replica, which the task reads one after another.
+    `others`: the other replicas of the group, which are read where this one is damaged."""
 
     pieces: tuple[Piece, ...]
     group: str
+    others: Places = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class MessagesView:
         return message_columns(self.options)
 
     def plan(self) -> list[InputPartition]:
-        replicas = best_of_each_group(open_replicas(self.options.paths, self.options.groups))
+        given = open_replicas(self.options.paths, self.options.groups)
+        replicas = best_of_each_group(given)
         check_bounds(batch_bounds(self.options), replicas)
         target = target_bytes(replicas, self.options.min_partitions, self.options.partition_bytes)
         ranges = self.pushed.ranges(self.options.index_ranges)
@@ -98,7 +102,7 @@ class MessagesView:
             for segments in self._segments(replica):
                 found = _of_segments(found, segments)
             packs += [
-                PiecePack(pack, replica.group)
+                PiecePack(pack, replica.group, others_of(replica, given))
                 for pack in packed(found, self.options.min_partitions, self.options.partition_bytes)
             ]
         return packs
@@ -106,9 +110,10 @@ class MessagesView:
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, PiecePack)
         rows = MessageRows(self.selection(part.group), self.columns, self.options.corrupt_records, part.group)
+        copies = LogCopies(OtherReplicas(part.others))
         for piece in part.pieces:
             highest = NO_END if self.options.isolation == "all" else piece.task.committed
-            yield from rows.of_piece(piece, highest)
+            yield from rows.of_piece(piece, highest, copies)
 
     def _segments(self, replica: Replica) -> Iterator[frozenset[int]]:
         """Yield sets with the starts of segments. Only a segment that is in every set can contain wanted

@@ -21,7 +21,7 @@ from dledger.runtime.files import Files
 from dledger.spark import option_values as values
 from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions
 from dledger.spark.jobs.errors import JobError
-from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name, stores_of_group
 from dledger.spark.option_values import BadOption
 
 if TYPE_CHECKING:
@@ -214,11 +214,12 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         skipped: tuple[Gap, ...] = ()
         if position is not None and begin > position:
             skipped = ((LOG, position, begin - 1),)
+        stores = json.dumps(stores_of_group(replica, source.stores))
         for last in _cuts(replica, start, batch_bytes):
             yield Plan(
                 group,
                 cluster,
-                {"path": json.dumps([replica.store]), "indexRanges": f"{start}-{last}"},
+                {"path": stores, "indexRanges": f"{start}-{last}"},
                 {LOG: last + 1},
                 skipped,
                 f"{group or 'log'}: index {start} to {last} of {replica.committed}",

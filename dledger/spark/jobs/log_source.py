@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -190,6 +191,17 @@ def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str]
     except (StoreError, OSError):
         return None  # what reads the messages says why
     return known
+
+
+def stores_of_group(replica: Replica, stores: tuple[str, ...]) -> list[str]:
+    """Return those of the stores that hold replicas of the same broker group, that of `replica` first. Where
+    one is damaged, the others are read. Blocking."""
+    found = {replica.store: None}
+    for path in stores:
+        with suppress(StoreError, OSError):
+            if any(group_name(one) == group_name(replica) for one in open_store(files_for(path), path)):
+                found.setdefault(path.rstrip("/") or "/")
+    return list(found)
 
 
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
