@@ -171,6 +171,7 @@ class LiveQueues:
                 batch_size=options.pull_batch,
                 timeout_s=options.pull_timeout_ms / 1000,
                 skip_removed=not options.fail_on_data_loss,
+                client=options.access.client(),
             )
             self._puller = RangePuller(options.servers, ranges).start()
         return self._puller

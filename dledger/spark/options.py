@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.spark import access
 from dledger.spark import option_values as values
 from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
@@ -103,6 +104,7 @@ OPTIONS = {
     ),
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
     "pullTimeoutMs": Option("how long to search for a leader, default 30000", _LEADERS, _LIVE),
+    **{name: Option(meaning, of=_LIVE) for name, meaning in access.OPTIONS.items()},
 }
 """Maps the name of an option to the option."""
 
@@ -166,6 +168,7 @@ class Options:
     consumer_group: str = DEFAULT_GROUP
     pull_batch: int = 1024
     pull_timeout_ms: int = 30_000
+    access: access.Access = access.NO_ACCESS
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """Names of the options that the user set."""
 
@@ -211,6 +214,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         consumer_group=get("consumerGroup", "").strip() or DEFAULT_GROUP,
         pull_batch=_count(given, "pullBatchSize") or 1024,
         pull_timeout_ms=_count(given, "pullTimeoutMs") or 30_000,
+        access=access.access_of(given),
         given=frozenset(given),
     )
 
@@ -221,10 +225,13 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }
+    refused = {name.lower(): reason for name, reason in access.REFUSED.items()}
     given: dict[str, str] = {}
     written: dict[str, str] = {}
     for name, value in options.items():
         known = by_lower.get(name.lower())
+        if name.lower() in refused:
+            raise BadOption(f"option {name}: {refused[name.lower()]}")
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from dledger.audit.shipped_scans import unescape
 from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.runtime.remote_files import files_for
+from dledger.spark.access import OPTIONS as ACCESS
 from dledger.spark.columns import MESSAGES, ddl
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.option_values import BadOption, topics
@@ -44,7 +45,7 @@ CHOICE = (
     "corruptRecords",
 )
 """Options that choose messages."""
-_HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
+_HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs", *ACCESS)
 """Options that say how messages are read, not which messages. Every job accepts them."""
 _SAID_OTHERWISE = {
     "path": "give the store directories themselves (STORE ...)",
