@@ -109,6 +109,7 @@ OPTIONS = {
 """Maps the name of an option to the option."""
 
 ALIASES = {
+    "paths": "path",
     "topic": "subscribe",
     "topics": "subscribe",
     "topicsPattern": "subscribePattern",
@@ -117,7 +118,14 @@ ALIASES = {
     "namesrvAddr": "servers",
     "kafka.bootstrap.servers": "servers",
 }
-"""Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option."""
+"""Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option, and the name under
+which Spark passes several paths (`load([a, b])`)."""
+_TABLE_PROPERTIES = ("provider", "owner", "location")
+"""Properties that Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING dledger`)."""
+NO_TABLE = (
+    "CREATE TABLE ... USING dledger: when such a table is read, Spark passes none of its options to a data "
+    "source in Python. Use CREATE TEMPORARY VIEW ... USING dledger OPTIONS (...), which takes the same options"
+)
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,8 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
         known = by_lower.get(name.lower())
         if name.lower() in refused:
             raise BadOption(f"option {name}: {refused[name.lower()]}")
+        if known is None and name.lower() in _TABLE_PROPERTIES:
+            raise BadOption(NO_TABLE)
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:

@@ -124,7 +124,11 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, 
         if name == "delaylevel":
             raise BadOption(f"column {written}: {NO_DELAY}")
         if name not in COLUMNS:
-            raise BadOption(f"unknown column {written!r}{did_you_mean(written, list(COLUMNS))}")
+            hint = did_you_mean(written, list(COLUMNS))
+            raise BadOption(
+                f"unknown column {written!r}{hint}. The sink ignores no column: leave it out with "
+                f"drop({written!r})"
+            )
         if kind not in COLUMNS[name]:
             raise BadOption(f"column {written} is {kind}: cast it to {' or '.join(COLUMNS[name])}")
         if names.count(name) > 1:

@@ -18,6 +18,10 @@ def test_paths_with_commas_come_as_json() -> None:
     assert parse({"path": '["/a,b", "/c"]'}).paths == ("/a,b", "/c")
 
 
+def test_several_paths_of_load_are_paths() -> None:
+    assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+
+
 def test_names_of_other_connectors_are_understood() -> None:
     options = parse({"nameServer": "h:1;i:2", "topic": "a, b", "subExpression": "x || y"})
     assert options.servers == "h:1;i:2"
@@ -65,6 +69,8 @@ def test_defaults_differ_between_batch_and_stream() -> None:
     ("options", "text"),
     [
         ({}, "path is missing"),
+        ({"path": "/a", "provider": "dledger"}, "CREATE TABLE .* Use CREATE TEMPORARY VIEW"),
+        ({"path": "/a", "paths": "/b"}, "path and paths are the same option"),
         ({"path": "/a", "vieuw": "scan"}, "did you mean 'view'"),
         ({"path": "/a", "subscribed": "x"}, "did you mean 'subscribe'"),
         ({"path": "/a", "view": "entrys"}, "did you mean 'entries'"),
