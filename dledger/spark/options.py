@@ -123,8 +123,9 @@ which Spark passes several paths (`load([a, b])`)."""
 _TABLE_PROPERTIES = ("provider", "owner", "location")
 """Properties that Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING dledger`)."""
 NO_TABLE = (
-    "CREATE TABLE ... USING dledger: when such a table is read, Spark passes none of its options to a data "
-    "source in Python. Use CREATE TEMPORARY VIEW ... USING dledger OPTIONS (...), which takes the same options"
+    "CREATE TABLE ... USING dledger: when such a table is read, Spark passes none of its options to a "
+    "data source in Python. Use CREATE TEMPORARY VIEW ... USING dledger OPTIONS (...), which takes the same "
+    "options"
 )
 
 

@@ -2,7 +2,8 @@
 ends early (`show`, `limit`, `take`).
 
 Spark then closes the connection to the worker, which is still sending rows. The worker's BrokenPipeError is
-no fault, and Spark itself ignores it. Sessions of this machine name this module in `spark.python.daemon.module`.
+no fault, and Spark itself ignores it. Sessions on this machine name this module in the setting
+`spark.python.daemon.module`.
 """
 
 from __future__ import annotations

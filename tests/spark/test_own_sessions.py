@@ -90,9 +90,9 @@ def test_what_the_release_cannot_do_is_an_error_of_load(
 ) -> None:
     monkeypatch.setattr(streaming, "HAS_READ_LIMITS", False)
     source = DledgerSource({"path": str(store), option: "10"})
-    with pytest.raises(BadOption, match=f"option {option}: Spark limits .* since 4.2"):
+    with pytest.raises(BadOption, match=rf"option {option}: Spark limits .* since 4\.2"):
         source.schema()
-    with pytest.raises(BadOption, match="since 4.2"):
+    with pytest.raises(BadOption, match=r"since 4\.2"):
         source.streamReader(StructType())
 
 
