@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.consuming.subscription import ALL
+from dledger.client.errors import ClientError, TopicNotFound
 from dledger.client.message import MessageQueue
 from dledger.spark import columns
 from dledger.spark.entry_ranges import Ints
@@ -190,7 +192,7 @@ class LiveQueues:
             queue
             for topic in topics
             if self._pushed.wants_topic(topic)
-            for queue in puller.queues(topic)
+            for queue in _queues_of(puller, topic)
             if wants_queue(choice, topic, queue.queue_id)
             and self._pushed.wants_queue(topic, queue.queue_id)
             and (not groups or queue.broker_name in groups)
@@ -209,7 +211,7 @@ class LiveQueues:
                         f"option group: there is no broker group {group!r}{did_you_mean(group, known)}"
                     )
         for topic, wanted in (self._options.topics.assign or {}).items():
-            ids = sorted({queue.queue_id for queue in puller.queues(topic)})
+            ids = sorted({queue.queue_id for queue in _queues_of(puller, topic)})
             if missing := sorted(set(wanted) - set(ids)):
                 there = ", ".join(map(str, ids))
                 raise BadOption(
@@ -247,6 +249,18 @@ class LiveQueues:
             yield from rows.of_answer(records, starts, sizes)
         if missing > 0 and expression == ALL and options.fail_on_data_loss:
             raise DataLost(f"{part.group}: {missing} messages of {part.ranges} were not received")
+
+
+def _queues_of(puller: RangePuller, topic: str) -> list[MessageQueue]:
+    """Return the queues of a topic. Raises TopicNotFound, with the topics that there are."""
+    try:
+        return puller.queues(topic)
+    except TopicNotFound as error:
+        known: list[str] = []
+        with suppress(ClientError):
+            known = [name for name in puller.topics() if not is_system_topic(name)]
+        hint = did_you_mean(topic, known) if known else ": check its name, and that its brokers run"
+        raise TopicNotFound(f"no broker serves the topic {topic!r}{hint}", error.code) from error
 
 
 def _group_in(queue: Queue) -> str:

@@ -7,6 +7,7 @@ user.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -120,6 +121,8 @@ ALIASES = {
 }
 """Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option, and the name under
 which Spark passes several paths (`load([a, b])`)."""
+_ADDRESS = re.compile(r"[\w.-]+:[0-9]{1,5}")
+"""Matches `host:port`, which is no path of a store."""
 _TABLE_PROPERTIES = ("provider", "owner", "location")
 """Properties that Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING dledger`)."""
 NO_TABLE = (
@@ -259,7 +262,14 @@ def _source(given: Mapping[str, str]) -> str:
         return "servers"
     if "servers" in given:
         raise BadOption("option servers is empty: NameServers as host:port")
-    if not values.paths(given.get("path", "")):
+    paths = values.paths(given.get("path", ""))
+    for path in paths:
+        if _ADDRESS.fullmatch(path):
+            raise BadOption(
+                f"option path: {path!r} looks like the address of a NameServer: give it with servers "
+                "(a directory of this name is ./" + path + ")"
+            )
+    if not paths:
         raise BadOption(
             "option path is missing: the store directories (storePathRootDir); or servers: NameServers"
         )

@@ -131,7 +131,7 @@ def test_a_base_install_audits_without_pyarrow(log: Log, tmp_path: Path) -> None
     assert run_without("pyarrow", "verify", "/nonexist").returncode == 4
     done = run_without("pyarrow", "verify", stores[0], "--report", str(tmp_path / "report.parquet"))
     assert done.returncode == 4
-    assert "pip install 'dledger[spark]'" in done.stderr
+    assert "pip install 'dledger[arrow]'" in done.stderr
 
 
 def test_a_library_that_is_missing_is_no_verdict(tmp_path: Path) -> None:

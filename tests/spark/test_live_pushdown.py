@@ -22,7 +22,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from dledger.client import Message, MessageQueue, Producer
+from dledger.client import Message, MessageQueue, Producer, TopicNotFound
+from dledger.client.bulk.range_puller import RangePuller
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.remoting.headers import PullMessageHeader
@@ -140,6 +141,19 @@ def test_what_the_brokers_do_not_have_is_not_read_as_nothing(
     wanted = parse({"servers": fake.namesrv, "view": view, **options}, "batch")
     with pytest.raises(BadOption, match=text):
         rows_of(view_of(wanted))
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "order"}, {"assign": '{"order": [0]}'}])
+def test_a_reader_is_told_which_topics_there_are(
+    fake: FakeCluster, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RangePuller, "topics", lambda self: [*TOPICS, "TBW102"])
+    wanted = parse({"servers": fake.namesrv, **options}, "batch")
+    with pytest.raises(
+        TopicNotFound, match="no broker serves the topic 'order': did you mean 'orders'"
+    ) as told:
+        rows_of(view_of(wanted))
+    assert "create" not in str(told.value)
 
 
 def test_no_broker_is_asked_about_excluded_queues(fake: FakeCluster) -> None:

@@ -102,6 +102,28 @@ def test_messages_are_filed_by_topic_and_day(spark: Any, log: Log, store: Path, 
         "2023-11-15"
     }
     assert set(one.columns) >= {"headers", "tags", "flag", "group", "timestamp", "logTerm"}
+    others_read_the_same(tmp_path / "archive", store, len(found))
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96", "the user's setting is kept"
+
+
+def others_read_the_same(archive: Path, store: Path, rows: int) -> None:
+    """Other programs read the archive as the page says, and its times fit those of other reads."""
+    pandas, polars, duckdb = map(pytest.importorskip, ("pandas", "polars", "duckdb"))
+    import pyarrow.dataset
+
+    import dledger
+
+    table = pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
+    whole = dledger.read(store).read_all()
+    assert table.num_rows == rows
+    for name in ("timestamp", "storeTimestamp"):
+        assert table.schema.field(name).type == whole.schema.field(name).type
+    frame = pandas.read_parquet(archive)
+    assert (frame["storeTimestamp"].max() >= whole.to_pandas()["storeTimestamp"]).all()
+    pattern = f"{archive}/topic=*/day=*/*.parquet"
+    assert polars.scan_parquet(pattern, hive_partitioning=True).collect().height == rows
+    query = f"SELECT count(*) FROM read_parquet('{pattern}', hive_partitioning = true)"
+    assert duckdb.sql(query).fetchall() == [(rows,)]
 
 
 @pytest.mark.smoke

@@ -69,6 +69,7 @@ def test_defaults_differ_between_batch_and_stream() -> None:
     ("options", "text"),
     [
         ({}, "path is missing"),
+        ({"path": "127.0.0.1:9876"}, "looks like the address of a NameServer: give it with servers"),
         ({"path": "/a", "provider": "dledger"}, "CREATE TABLE .* Use CREATE TEMPORARY VIEW"),
         ({"path": "/a", "paths": "/b"}, "path and paths are the same option"),
         ({"path": "/a", "vieuw": "scan"}, "did you mean 'view'"),

@@ -53,6 +53,9 @@ COLUMNS = (
 """Columns of the files; `topic` and `day` are part of their paths."""
 DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
 """Day of the store time in UTC, whatever time zone the session has."""
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+"""Setting that says how Spark writes times to Parquet. Its default, INT96, has no time zone. With
+TIMESTAMP_MICROS times are in UTC and say so, as in `dledger.read`."""
 Queue = tuple[str, int]
 SELECTION = (*TOPIC_CHOICE, "tags")
 """Options that choose what is archived. They are recorded, and must be the same for all batches of an
@@ -335,6 +338,16 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
     """Write the batch to the staging directory. The rows of a queue are in one file, in order, and each
     topic and day has few files."""
     rows = frame.withColumn("group", F.lit(group)).withColumn("day", F.expr(DAY))
+    conf = frame.sparkSession.conf
+    before = conf.get(TIMESTAMPS)
+    conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        _write_files(rows, staging)
+    finally:
+        conf.set(TIMESTAMPS, str(before))
+
+
+def _write_files(rows: DataFrame, staging: str) -> None:
     (
         rows.select("topic", "day", *COLUMNS)
         .repartition("topic", "day", F.pmod(F.col("partition"), F.lit(SPREAD)))

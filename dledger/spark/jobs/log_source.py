@@ -17,6 +17,7 @@ from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.runtime.remote_files import files_for
 from dledger.spark.access import OPTIONS as ACCESS
 from dledger.spark.columns import MESSAGES, ddl
+from dledger.spark.jobs.archive_files import RECORDS_DIR
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.option_values import BadOption, topics
 from dledger.spark.options import OPTIONS, canonical
@@ -156,6 +157,11 @@ class LogSource:
         messages.
         """
         if self.archive:
+            if not files_for(self.archive).is_dir(f"{self.archive}/{RECORDS_DIR}"):
+                raise JobError(
+                    f"{self.archive} is no archive: it has no directory {RECORDS_DIR}; give the directory "
+                    "that `dledger spark archive --to` wrote"
+                )
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
             for name, wanted in (("value", value), ("headers", headers)):
                 frame = frame if wanted else frame.drop(name)
