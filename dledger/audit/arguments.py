@@ -30,7 +30,7 @@ def keep_root(text: str) -> str:
     try:
         import_module("pyarrow")
     except ImportError:
-        raise ValueError("needs pyarrow: pip install 'dledger[spark]'") from None
+        raise ValueError("needs pyarrow: pip install 'dledger[arrow]'") from None
     return absolute(text)
 
 

@@ -57,6 +57,12 @@ details { margin: .2rem 0 .6rem; } summary { cursor: pointer; color: var(--soft)
 """
 
 
+_COVERAGE = (
+    "Each bar is the log of one replica, from the first index on the left to the last on the right. Where "
+    "one point of a bar stands for several entries, it shows the worst of them."
+)
+
+
 def audit_page(report: Report, when: str) -> str:
     """Make the whole page. `when` is a readable time of the audit."""
     groups = sorted({str(replica["group"]) for replica in report.replicas} - {""})
@@ -75,7 +81,7 @@ def audit_page(report: Report, when: str) -> str:
         parts.append(html.section("What to do", _advice(report)))
     for each in drawn:
         heading = "Coverage" if len(drawn) == 1 else f"Coverage of {each.group or 'a log'}"
-        parts.append(html.section(heading, _strips(each), "Index by index, the worst on top."))
+        parts.append(html.section(heading, _strips(each), _COVERAGE))
     if report.findings:
         parts.append(html.section("Findings", html.join(_findings(report))))
     if report.replicas:

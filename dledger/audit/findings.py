@@ -78,7 +78,12 @@ CODES = {
     "CHAIN_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "TERM_REGRESSION": Code(Severity.CRITICAL, _RAFT),
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
-    "BIT_ROT": Code(Severity.ERROR, _REPAIRED + "; check the disk"),
+    "BIT_ROT": Code(
+        Severity.ERROR,
+        "nothing is lost if another replica was audited and is good there; "
+        + _REPAIRED
+        + "; check the disk. Of a copy, make a new one",
+    ),
     "RECORD_CORRUPT": Code(
         Severity.ERROR,
         "the entry is as it was written, but it is not a well-formed message record: report it",

@@ -65,7 +65,7 @@ def report_path(text: str) -> str:
         try:
             import_module("pyarrow")
         except ImportError:
-            raise ValueError("Parquet needs pyarrow: pip install 'dledger[spark]'") from None
+            raise ValueError("Parquet needs pyarrow: pip install 'dledger[arrow]'") from None
     return text
 
 

@@ -66,6 +66,11 @@ class BrokerRefused(ClientError):
     """A broker refused a request other than a send. It has not done what the request asked for."""
 
 
+def is_not_permitted(error: Exception) -> bool:
+    """Whether a broker has refused a request because the account may not make it."""
+    return isinstance(error, BrokerRefused) and error.code == ResponseCode.NO_PERMISSION
+
+
 def outcome_unknown(answer: Response) -> bool:
     """Whether the broker itself reports that the outcome of the request is unknown (safety.md S24)."""
     return answer.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in (answer.remark or "")

@@ -96,7 +96,9 @@ def _joined(
 
     table = open_table(Place("", place, {})) if isinstance(place, str) else place
     options.setdefault("subscribe", ",".join(table.about.topics))
-    given = {"servers": servers} | {name: arrow_reader.as_option(value) for name, value in options.items()}
+    given = {"servers": servers} | {
+        name: arrow_reader.as_option(name, value) for name, value in options.items()
+    }
     parsed = parse(given, "batch")
     for topic in parsed.topics.named or ():
         if topic not in table.about.topics:

@@ -16,6 +16,7 @@ from dledger.formats.state import TOPIC_DELETE, ReplicatedState, TopicBirth
 from dledger.lake.tables import About
 from dledger.lake.typed import TypedBodies
 from dledger.spark import columns
+from dledger.spark.log_lives import NO_LIVES
 from dledger.spark.messages import MessageRows
 from dledger.spark.options import TopicChoice
 from dledger.spark.selection import Selection
@@ -84,14 +85,16 @@ class TableRows:
         self._topics = frozenset(topics)
         self._cluster, self._group = cluster, group
         selection = Selection(TopicChoice(named=tuple(topics)))
-        wanted = columns.message_columns(value=True, headers=True, group=False, corrupt=False)
-        self._rows = MessageRows(selection, wanted, "fail")
+        wanted = columns.message_columns(
+            value=True, headers=True, group=False, life=False, ident=False, corrupt=False
+        )
+        self._rows = MessageRows(selection, wanted, "fail", group, NO_LIVES, True)
 
     def of_window(self, window: Window) -> Iterator[pa.RecordBatch]:
         """Yield the rows of these entries. Raises spark.messages.CorruptMessage for an entry whose CRCs are
         right and whose content is not a message record."""
         for part in self._parts(window):
-            for batch in self._rows.of_window(part):
+            for batch in self._rows.of_window(part, store=self._group):
                 yield self._row(batch)
 
     def _parts(self, window: Window) -> Iterator[Window]:

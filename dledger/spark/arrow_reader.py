@@ -6,15 +6,19 @@ pyarrow is imported only when `read` is called, so `from dledger import *` works
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from dledger.spark.option_values import BadOption, did_you_mean
+from dledger.spark.option_values import BadOption, did_you_mean, names
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Value = str | int | bool | Sequence[object] | dict[str, object]
+Value = str | int | bool | datetime | Iterable[object] | Mapping[str, object] | None
+Path = str | PurePath
 
 _ON_DEMAND = {
     "value": ("includeValue", "true"),
@@ -27,21 +31,23 @@ _ON_DEMAND = {
 
 
 def read(
-    path: str | Sequence[str] | None = None,
+    path: Path | Sequence[Path] | None = None,
     *,
-    servers: str | None = None,
-    columns: Sequence[str] | None = None,
+    servers: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     **options: Value,
 ) -> pa.RecordBatchReader:
     """Return committed messages, or rows of another view, of store directories or of the brokers behind
     NameServers.
 
     `path`: one or more store directories (`storePathRootDir`) or URLs; their nodes may be running. Instead
-    of it, `servers`: NameServers as `host:port`, separated by `,`. `columns`: return only these columns,
-    in this order; by default all that the options ask for. `options`: options of a batch query of the data
-    source (docs/reference/spark-source.md) under their names, as `view="queues"`, `subscribe="orders"`,
-    `keys=["order-17"]`, `startingTimestamp=1700000000000`. Lists and maps are accepted where the option
-    takes JSON.
+    of it, `servers`: NameServers as `host:port`, in a list or separated by `,`. `columns`: return only these
+    columns, in this order; by default all that the options ask for.
+
+    `options`: options of a batch query of the data source (docs/reference/spark-source.md) under their
+    names, as `view="queues"`, `subscribe="orders"`, `tags=["web", "app"]`, `keys=["order-17"]`. Options that
+    take several values accept lists, and options in JSON lists and maps. A time is a number (ms since the
+    epoch), a text in ISO form, or a `datetime` with a time zone. An option that is None is not set.
 
     Rows of one queue come in their order. The reader is lazy: only the batches of one task (some 64 MiB of
     log) are in memory at a time. Pandas (`read_pandas`), polars (`from_arrow`) and DuckDB accept the
@@ -64,11 +70,13 @@ def read(
         text = f"dledger.read needs {error.name}: pip install 'dledger[arrow]'"
         raise ModuleNotFoundError(text, name=error.name) from error
 
-    given = {name: as_option(value) for name, value in options.items()}
+    given = {name: as_option(name, value) for name, value in options.items() if value is not None}
     if path is not None:
-        given["path"] = path if isinstance(path, str) else json.dumps(list(path))
+        given["path"] = _paths(path)
     if servers is not None:
-        given["servers"] = servers
+        given["servers"] = servers if isinstance(servers, str) else ";".join(_all_texts("servers", servers))
+    if isinstance(columns, str):
+        columns = names(columns)
     parsed = parse(given, "batch")
     if columns is not None and parsed.view == "messages":
         given.update(_asked_for(columns, parsed.given))
@@ -103,8 +111,45 @@ def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[
             yield option, "false"
 
 
-def as_option(value: Value) -> str:
-    """Return a value as the text that Spark would pass for this option."""
+def _paths(path: Path | Sequence[Path]) -> str:
+    if isinstance(path, str):
+        return path
+    if not isinstance(path, PurePath | Iterable):
+        raise BadOption(f"option path: {path!r} is neither a path nor a list of paths")
+    paths = [path] if isinstance(path, PurePath) else path
+    return json.dumps(_all_texts("path", (str(one) if isinstance(one, PurePath) else one for one in paths)))
+
+
+def _all_texts(name: str, values: Iterable[object]) -> list[str]:
+    found = list(values)
+    if not all(isinstance(one, str) for one in found):
+        raise BadOption(f"option {name}: {found!r} is not a list of texts")
+    return [str(one) for one in found]
+
+
+def as_option(name: str, value: Value) -> str:
+    """Return a value as the text that Spark would pass for this option. Raises BadOption for a value that no
+    option takes."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, str | int) else json.dumps(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise BadOption(
+                f"option {name}: {value!r} has no time zone: give one, as datetime(2026, 11, 21, tzinfo=UTC)"
+            )
+        return value.isoformat()
+    if isinstance(value, float):
+        raise BadOption(f"option {name}: {value!r} has a decimal point: give a whole number")
+    try:
+        return str(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        pass  # not a whole number
+    if not isinstance(value, Mapping):
+        # Sets, arrays and columns of a frame are lists here.
+        value = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else value
+    try:
+        return json.dumps(value)
+    except TypeError as error:
+        raise BadOption(f"option {name}: {value!r} is {type(value).__name__}: {error}") from None

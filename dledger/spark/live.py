@@ -29,8 +29,13 @@ from dledger.audit.segment_stamp import SegmentStamp
 from dledger.audit.store_directory import SegmentTask, StoreError
 from dledger.audit.walk import UNREADABLE
 from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_groups
-from dledger.client.errors import ClientError
+from dledger.client.errors import ClientError, is_not_permitted
 
+NOT_PERMITTED = (
+    "The broker runs and refuses the account: reading replicas needs an administrator, given in the "
+    "environment (ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY) or, for the data source, with the options "
+    "accessKey and secretKeyFile or secretKeyEnv"
+)
 FAILURES = (ClientError, UnknownRow)
 """Errors of reading one broker. The broker is down, is not a broker of this project, or is of a newer
 version."""
@@ -131,10 +136,10 @@ class GroupSource:
         return f"group {self.group} at {self.namesrv}"
 
     def look(self) -> Look:
-        """Ask the brokers of the group. Raises StoreError if no NameServer answers, or if none knows the
-        group."""
+        """Ask the brokers of the group. Raises StoreError if no NameServer answers, if none knows the group,
+        or if the account may not read replicas."""
         try:
-            (registered,) = find_groups(self.namesrv, self.cluster, self.group)
+            (registered,) = find_groups(self.namesrv, self.cluster, self.group, self.options.client())
         except ClientError as error:
             raise StoreError(str(error)) from error
         replicas: dict[str, RemoteReplica] = {}
@@ -146,6 +151,8 @@ class GroupSource:
             try:
                 replica, known = describe(address, self.options)
             except FAILURES as error:
+                if is_not_permitted(error):
+                    raise StoreError(f"{error}. {NOT_PERMITTED}") from error
                 failures[address] = str(error)
                 continue
             replicas[address] = replica

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,7 +38,7 @@ from dledger.spark.offsets import (
     ranges_between,
     wanted_parts,
 )
-from dledger.spark.option_values import Queue
+from dledger.spark.option_values import BadOption, Queue, did_you_mean
 from dledger.spark.options import Options
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.queue_source import look
@@ -116,6 +117,7 @@ class LiveQueues:
         self._pushed = pushed
         self._puller: RangePuller | None = None
         self._message_bytes = 0
+        self._checked = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return LiveQueues, (self._options, self._pushed)
@@ -209,6 +211,7 @@ class LiveQueues:
                 batch_size=options.pull_batch,
                 timeout_s=options.pull_timeout_ms / 1000,
                 skip_removed=not options.fail_on_data_loss,
+                client=options.access.client(),
             )
             self._puller = RangePuller(options.servers, ranges).start()
         return self._puller
@@ -224,6 +227,7 @@ class LiveQueues:
     def _queues(self) -> list[MessageQueue]:
         """Return all queues that the options choose."""
         puller, choice, groups = self._open(), self._options.topics, self._options.groups
+        self._check(puller)
         named = choice.named if choice.named is not None else choice.assign
         if named is not None:
             topics = sorted(named)
@@ -234,24 +238,32 @@ class LiveQueues:
             queue
             for topic in topics
             if self._pushed.wants_topic(topic)
-            for queue in self._queues_of(topic)
+            for queue in _queues_of(puller, topic)
             if wants_queue(choice, topic, queue.queue_id)
             and self._pushed.wants_queue(topic, queue.queue_id)
             and (not groups or queue.broker_name in groups)
         ]
 
-    def _queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic. Raises TopicNotFound with a text for readers."""
-        puller = self._open()
-        try:
-            return puller.queues(topic)
-        except TopicNotFound as error:
-            try:
-                known = puller.topics()
-            except ClientError:
-                known = []  # this account may not list them
-            text = unknown_topic(topic, known, "no broker serves the topic")
-            raise TopicNotFound(text, error.code) from error
+    def _check(self, puller: RangePuller) -> None:
+        """Raises BadOption for a broker group or a queue that the options name and that does not exist. It is
+        checked once, as nothing would be read of it."""
+        if self._checked:
+            return
+        if self._options.groups:
+            known = puller.broker_groups()
+            for group in self._options.groups:
+                if group not in known:
+                    raise BadOption(
+                        f"option group: there is no broker group {group!r}{did_you_mean(group, known)}"
+                    )
+        for topic, wanted in (self._options.topics.assign or {}).items():
+            ids = sorted({queue.queue_id for queue in _queues_of(puller, topic)})
+            if missing := sorted(set(wanted) - set(ids)):
+                there = ", ".join(map(str, ids))
+                raise BadOption(
+                    f"option assign: topic {topic} has no queue {missing[0]}; its queues are {there}"
+                )
+        self._checked = True
 
     def _read(self, part: LivePart) -> Iterator[pa.RecordBatch]:
         options, pushed, puller = self._options, self._pushed, self._open()
@@ -289,6 +301,18 @@ class LiveQueues:
         whole = expression == ALL and not any(topic.startswith(RETRY_PREFIX) for topic in topics)
         if missing > 0 and whole and options.fail_on_data_loss:
             raise DataLost(f"{part.group}: {missing} messages of {part.ranges} were not received")
+
+
+def _queues_of(puller: RangePuller, topic: str) -> list[MessageQueue]:
+    """Return the queues of a topic. Raises TopicNotFound with a text for readers."""
+    try:
+        return puller.queues(topic)
+    except TopicNotFound as error:
+        known: list[str] = []
+        with suppress(ClientError):  # this account may not list them
+            known = puller.topics()
+        text = unknown_topic(topic, known, "no broker serves the topic")
+        raise TopicNotFound(text, error.code) from error
 
 
 def _group_in(queue: Queue) -> str:

@@ -19,7 +19,7 @@ from dledger.audit.findings import Finding
 from dledger.audit.replicas import Look, look_at
 from dledger.audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
 from dledger.audit.store_directory import SegmentTask, StoreError
-from dledger.client.bulk.replicas import ReplicaClient, find_groups
+from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_groups
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.spark import columns
 from dledger.spark.entry_ranges import NO_END
@@ -47,7 +47,9 @@ Batches = Iterator[pa.RecordBatch]
 def chosen_groups(options: Options) -> tuple[str, ...]:
     """Return the names of the broker groups that the options choose; of all groups if they choose none.
     Raises StoreError or ClientError."""
-    names = options.groups or tuple(found.group for found in find_groups(options.servers))
+    names = options.groups or tuple(
+        found.group for found in find_groups(options.servers, client=options.access.client())
+    )
     if not names:
         raise StoreError(f"no broker is registered at {options.servers}")
     return names
@@ -55,7 +57,9 @@ def chosen_groups(options: Options) -> tuple[str, ...]:
 
 def look_at_groups(options: Options) -> Look:
     """Return the replicas of the chosen groups, with unique names. Raises StoreError or ClientError."""
-    looks = {name: look_at([GroupSource(options.servers, name)]) for name in chosen_groups(options)}
+    asking = AuditOptions(client=options.access.client)
+    sources = {name: GroupSource(options.servers, name, options=asking) for name in chosen_groups(options)}
+    looks = {name: look_at([source]) for name, source in sources.items()}
     seen = Counter(replica.name for look in looks.values() for replica in look.replicas)
     seen.update(found.replica for look in looks.values() for found in look.findings)
 

@@ -37,7 +37,10 @@ class LiveStateView:
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, GroupPart)
-        said = group_state(self.options.servers, part.group, self.options.pull_timeout_ms / 1000)
+        options = self.options
+        said = group_state(
+            options.servers, part.group, options.pull_timeout_ms / 1000, options.access.client()
+        )
         rows = rows_of(_replicated(said), said.group, said.node or said.address, None)
         return columns.batches(self.columns, rows)
 

@@ -8,10 +8,12 @@ the same on all replicas of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dledger.audit.entries import BODY_DAMAGED
@@ -22,9 +24,11 @@ from dledger.formats.life import Life
 from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.copies import Copy, LogCopies, OtherReplicas, Places, others_of, warn
 from dledger.spark.entry_ranges import Ints, checked, headers
+from dledger.spark.expected import Expected
 from dledger.spark.log_lives import NO_LIVES, KnownLives, LogLives, check_topics, log_topics
-from dledger.spark.messages import Expected, MessageRows, message_rows
+from dledger.spark.messages import CorruptMessage, MessageRows, message_rows
 from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, divided, wanted_parts
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
@@ -63,6 +67,48 @@ class QueuePart(InputPartition):
     group: str
     ranges: tuple[QueueRange, ...]
     lives: LogLives = NO_LIVES
+    others: Places = ()
+    """The other replicas of the group, which are read where this one is damaged."""
+
+
+@dataclass(frozen=True)
+class _QueueCopies:
+    """The `Copies` for some messages of a stream. Keys are numbers of messages in `wanted`."""
+
+    others: OtherReplicas
+    wanted: Expected
+
+    def __len__(self) -> int:
+        return len(self.others.places) and len(self.others.opened)
+
+    def place(self, number: int) -> str:
+        return self.others.opened[number].directory
+
+    def keys(self, window: Window) -> Ints:
+        return np.arange(len(window.columns))
+
+    def read(self, number: int, first: int, last: int) -> Iterator[Copy]:
+        replica = self.others.opened[number]
+        files = files_for(replica.directory)
+        if not replica.queue_root:
+            return
+        for key in range(first, last + 1):
+            topic = self.wanted.topics[int(self.wanted.topic[key])]
+            queue_id, offset = int(self.wanted.queue_id[key]), int(self.wanted.offset[key])
+            part = QueuePart(
+                replica.data, replica.queue_root, replica.segment_size, replica.committed, replica.group, ()
+            )
+            units = unit_files(files, replica.queue_root, topic, queue_id)
+            try:
+                unit = read_units(units, Bounds(offset, offset + 1))
+            finally:
+                units.close()
+            if len(unit) and unit["size"][0] > 0 and unit["position"][0] >= HEADER_SIZE:
+                position = unit["position"].astype(np.int64) - HEADER_SIZE
+                size = unit["size"].astype(np.int64) + HEADER_SIZE
+                with suppress(DataLost):
+                    window = _read_window(files, part, position, size)
+                    yield Copy(np.array([key]), window, self.wanted[key : key + 1])
 
 
 @dataclass(frozen=True)
@@ -110,6 +156,7 @@ class DirectoryQueues:
 
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
         parts: list[InputPartition] = []
+        given = open_replicas(self.options.paths, self.options.groups)
         for group, mine in by_group(ranges).items():
             (replica,) = self._of(group)
             named = self.options.names_lives
@@ -125,6 +172,7 @@ class DirectoryQueues:
                     replica.group,
                     tuple(part),
                     lives,
+                    others_of(replica, given),
                 )
                 for part in divided(mine, count)
             ]
@@ -184,9 +232,28 @@ def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
     while begins < len(position):
         stop = _chunk_end(position, end, begins, part.segment_size)
         chunk = slice(begins, stop)
-        window = _read_window(files, part, position[chunk], end[chunk] - position[chunk])
-        yield from rows.of_window(window, wanted.expected(chunk))
+        yield from _rows_of(files, part, rows, wanted, chunk)
         begins = stop
+
+
+def _rows_of(
+    files: Files, part: QueuePart, rows: MessageRows, wanted: _Places, chunk: slice
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a chunk. What is damaged or lost is taken from other replicas."""
+    position, size = wanted.position[chunk] - HEADER_SIZE, wanted.size[chunk] + HEADER_SIZE
+    expected = wanted.expected(chunk)
+    lost: Exception | None = None
+    try:
+        window = _read_window(files, part, position, size)
+    except (DataLost, OSError) as error:
+        if not part.others:
+            raise
+        lost, window = error, _window_of(b"", part, position, size)
+    copies = _QueueCopies(OtherReplicas(part.others), expected)
+    try:
+        yield from rows.of_window(window, expected, store=part.data.rpartition("/")[0], copies=copies)
+    except CorruptMessage as error:
+        raise lost or error from error
 
 
 @dataclass(frozen=True)
@@ -209,12 +276,16 @@ def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Plac
     topics = sorted({item.topic for item in part.ranges})
     columns: list[Ints] = []
     for item in part.ranges:
-        units = unit_files(files, part.queue_root, item.topic, item.queue_id)
-        try:
-            found = read_units(units, Bounds(item.low, item.high))
-        finally:
-            units.close()
-        if not (found["size"] > 0).all():
+        found = _units_of(files, part.queue_root, item)
+        for replica in () if _whole(found, item) else OtherReplicas(part.others).opened:
+            other = _units_of(files_for(replica.directory), replica.queue_root, item)
+            if _whole(other, item):
+                warn(
+                    part.queue_root, f"{item.topic}/{item.queue_id}", "units are missing", replica.queue_root
+                )
+                found = other
+                break
+        if not _whole(found, item):
             raise DataLost(
                 f"{part.queue_root}/{item.topic}/{item.queue_id}: no unit for some offset from "
                 f"{item.low} to {item.high - 1}: the ConsumeQueue is damaged or was cut; "
@@ -228,6 +299,18 @@ def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Plac
         columns.append(table if codes is None else table[:, np.isin(found["tags_code"], codes)])
     every = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
     return _Places(topics, *every[:, np.argsort(every[3], kind="stable")])
+
+
+def _units_of(files: Files, root: str, item: QueueRange) -> npt.NDArray[np.void]:
+    units = unit_files(files, root, item.topic, item.queue_id)
+    try:
+        return read_units(units, Bounds(item.low, item.high))
+    finally:
+        units.close()
+
+
+def _whole(units: npt.NDArray[np.void], item: QueueRange) -> bool:
+    return len(units) == max(0, item.high - item.low) and bool((units["size"] > 0).all())
 
 
 def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
@@ -253,6 +336,12 @@ def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> W
         data = file.pread(end - base, base - start)
     finally:
         file.close()
+    return _window_of(data, part, position, size)
+
+
+def _window_of(data: bytes, part: QueuePart, position: Ints, size: Ints) -> Window:
+    """Return the entries at these places, if `data` begins at the first of them."""
+    base, end = int(position[0]), int((position + size).max())
     data = data.ljust(end - base, b"\0")
     starts = position - base
     head = headers(data, starts)
@@ -307,17 +396,19 @@ class DirectoryLog:
 
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
         parts: list[InputPartition] = []
+        given = open_replicas(self.options.paths, self.options.groups)
         for item in ranges:
             _, group = topic_and_group(item.topic)
             for replica in self._replicas():
                 if group in ("", replica.group):
                     found = pieces(replica, replica.committed, [(item.low, item.high - 1)])
                     packs = packed(found, self.options.min_partitions)
+                    others = others_of(replica, given)
                     lives = stream_lives(self.options, replica, self.known)
                     named = self.options.names_lives
                     wants = partial(wants_topic, self.options.topics)
                     parts += [
-                        PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=named))
+                        PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=named), others)
                         for pack in packs
                     ]
         return parts
@@ -327,8 +418,9 @@ class DirectoryLog:
         tags = frozenset(self.options.tags) or None
         selection = Selection(self.options.topics, tags, self.options.keys, group=part.group)
         rows = message_rows(self.options, selection, part.group, part.lives)
+        copies = LogCopies(OtherReplicas(part.others))
         for piece in part.pieces:
-            yield from rows.of_piece(piece, piece.task.committed)
+            yield from rows.of_piece(piece, piece.task.committed, copies)
 
     def close(self) -> None:
         """Does nothing, as no file is kept open."""

@@ -16,12 +16,15 @@ import pyarrow.compute as pc
 from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.records import has_record
 from dledger.audit.scan import Window
+from dledger.audit.store_directory import StoreError
 from dledger.client.compression import CorruptBody, decompress
 from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from dledger.formats.properties import KEYS, TAGS
 from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
 from dledger.spark import columns
+from dledger.spark.copies import NO_COPIES, Copies, Copy, warn
 from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, read_windows
+from dledger.spark.expected import Expected
 from dledger.spark.options import Options
 from dledger.spark.records import Records, records_of, slices
 from dledger.spark.selection import Selection
@@ -29,6 +32,10 @@ from dledger.spark.texts import parse_properties
 
 _BATCH_BYTES = 64 * 1024 * 1024
 """Approximate size, in bytes of uncompressed bodies, of one batch."""
+_WAYS_OUT = (
+    "run the audit, name the other replicas of the group in path as well, or set corruptRecords to skip or "
+    "include"
+)
 _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
 """The last ms of the year 9999. Spark can show only the years 1 to 9999, and a producer's clock may be
@@ -44,21 +51,37 @@ class CorruptMessage(Exception):
 
 
 @dataclass(frozen=True)
-class Expected:
-    """The messages that are at some places in the log, according to a ConsumeQueue. `topic` holds indexes
-    into `topics`."""
+class _Judged:
+    """Entries of a window with their records, after all checks. `candidates`: entries that may be wanted;
+    `concerned`: entries whose damage concerns the reader."""
 
-    topics: list[str]
-    topic: Ints
-    queue_id: Ints
-    offset: Ints
+    window: Window
+    expected: Expected | None
+    records: Records
+    candidates: Bools
+    concerned: Bools
 
-    def met(self, records: Records) -> Bools:
-        """Whether each record is the expected message."""
-        number = {topic: at for at, topic in enumerate(records.topics)}
-        wanted = np.array([number.get(topic, -1) for topic in self.topics], np.int64)[self.topic]
-        right = (records.topic == wanted) & (records.queue_id == self.queue_id)
-        return np.asarray(right & (records.queue_offset == self.offset) & records.dispatched, np.bool_)
+    @property
+    def bad(self) -> Bools:
+        """Whether each entry is damaged, so that a message cannot be read from it."""
+        return np.asarray(self.concerned & ~self.records.good, np.bool_)
+
+    def part(self, start: int, end: int) -> tuple[Window, Expected | None]:
+        """Return some of the entries."""
+        chosen = slice(start, end)
+        window = replace(self.window, columns=self.window.columns[chosen])
+        return window, None if self.expected is None else self.expected[chosen]
+
+    def place(self, number: int) -> str:
+        """Return the queue and the offset of an entry for error texts; the empty text if they are unknown."""
+        if self.expected is not None:
+            return f" ({self.expected.place(number)})"
+        records = self.records
+        topic = records.topics[int(records.topic[number])] if records.topics else ""
+        if not topic.isprintable() or not topic:
+            return ""
+        queue, offset = int(records.queue_id[number]), int(records.queue_offset[number])
+        return f" (topic {topic}, queue {queue}, offset {offset})"
 
 
 def message_columns(options: Options) -> columns.Columns:
@@ -95,11 +118,12 @@ class MessageRows:
     lives: Lives
     deleted: bool
 
-    def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
-        """Yield the messages in a piece of a segment, up to index `highest`.
+    def of_piece(self, piece: Piece, highest: int, copies: Copies = NO_COPIES) -> Iterator[pa.RecordBatch]:
+        """Yield the messages in a piece of a segment, up to index `highest`. What is damaged or lost is taken
+        from `copies`, with a DamageWarning.
 
-        Raises CorruptMessage for damage and for a file that cannot be read, if `corrupt` is fail. With
-        skip, what is damaged is left out; with include, it becomes rows.
+        If no replica has it, and if a file cannot be read, raises CorruptMessage if `corrupt` is fail. With
+        skip, it is left out; with include, it becomes rows.
         """
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
@@ -110,22 +134,50 @@ class MessageRows:
                 if index[-1] > last:
                     window = replace(window, columns=window.columns[index <= last])
                 if len(window.columns):
-                    yield from self._lost(piece, following, int(window.columns.index[0]) - 1, why)
-                    yield from self.of_window(window)
+                    yield from self._lost(piece, following, int(window.columns.index[0]) - 1, why, copies)
+                    yield from self.of_window(window, store=piece.task.directory, copies=copies)
                     following = int(window.columns.index[-1]) + 1
         except OSError as error:
             why = f"the file cannot be read: {error}"
-            if self.corrupt == "fail":
+            if self.corrupt == "fail" and not len(copies):
                 raise CorruptMessage(f"{piece.task.path}: from entry {following} on {why}") from error
-        yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why)
+        yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why, copies)
 
-    def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the messages among the entries of a window. With `expected`, the window must contain
-        exactly those messages."""
+    def of_window(
+        self,
+        window: Window,
+        expected: Expected | None = None,
+        *,
+        store: str,
+        copies: Copies = NO_COPIES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages among the entries of a window of `store`. With `expected`, the window must
+        contain exactly those messages. Damaged entries are taken from `copies`, as in `of_piece`."""
+        judged = self._judge(window, expected)
+        bad = judged.bad
+        if not bad.any() or not len(copies):
+            yield from self._rows_of(judged, store)
+            return
+        keys = copies.keys(window)
+        for start, end in _runs(bad):
+            if not bad[start]:
+                yield from self._rows_of(self._judge(*judged.part(start, end)), store)
+                continue
+            why = str(judged.records.problem[start])
+            low, high = int(keys[start]), int(keys[end - 1])
+            for first, last, found in self._elsewhere(copies, store, low, high, why):
+                if found is None:
+                    own = np.searchsorted(keys, [first, last + 1]).tolist()
+                    found = self._judge(*judged.part(*own))
+                yield from self._rows_of(found, store)
+
+    def _judge(self, window: Window, expected: Expected | None) -> _Judged:
+        """Check the entries of a window and decode their records."""
         entries = window.columns
+        damaged = entries.damage & BODY_DAMAGED != 0
         is_message = (entries.channel >> 24 & KIND_MASK == Kind.MESSAGE) & has_record(entries)
         records = records_of(window)
-        records.blame(entries.damage & BODY_DAMAGED != 0, "the body of the entry does not match its CRC")
+        records.blame(damaged, "the body of the entry does not match its CRC")
         in_place = records.physical_offset == entries.pos + HEADER_SIZE
         records.blame(is_message & ~in_place, "the record belongs to another place of the log")
         records.check_body_crcs(is_message & (entries.stored_crc == 0) & (entries.chain == 0))
@@ -137,8 +189,79 @@ class MessageRows:
         candidates = is_message & records.dispatched
         if self.selection.system_entries:
             candidates |= ~is_message & own
-        yield from self.of_records(records, candidates, entries.index, entries.term)
-        yield from self._corrupt_entries(window, records, is_message | disguised)
+        # Of a damaged entry it is not known whether it is a message.
+        return _Judged(window, expected, records, candidates, is_message | disguised | damaged)
+
+    def _rows_of(self, judged: _Judged, store: str) -> Iterator[pa.RecordBatch]:
+        columns = judged.window.columns
+        yield from self.of_records(judged.records, judged.candidates, columns.index, columns.term)
+        yield from self._corrupt_entries(judged, store)
+
+    def _elsewhere(
+        self, copies: Copies, store: str, first: int, last: int, why: str
+    ) -> Iterator[tuple[int, int, _Judged | None]]:
+        """Yield the entries with keys `first` to `last`, ascending, in parts: (first key, last key, entries).
+        Instead of entries that no replica has whole, None. Warns for each part that is found."""
+        following = first
+        while following <= last:
+            source = self._next_good(copies, following, last)
+            if source is None:
+                yield following, last, None
+                return
+            number, start = source
+            if start > following:
+                yield following, start - 1, None
+            following = start
+            names: list[str] = []
+            try:
+                for copy in copies.read(number, following, last):
+                    good = self._good_from(copy, following)
+                    if good is None:
+                        break
+                    columns = good.window.columns
+                    count = len(columns)
+                    alone = good.place(0) if count == 1 and good.candidates[0] else ""
+                    names += [f"{int(columns.index[0])}{alone}", f"{int(columns.index[-1])}"]
+                    yield following, following + count - 1, good
+                    following += count
+                    if count < len(copy.keys):
+                        break
+            except (StoreError, OSError):
+                pass  # what it has not yielded is looked for again
+            if names:
+                one = len(names) == 2 and names[0].split(" ")[0] == names[1]
+                what = f"entry {names[0]}" if one else f"entries {names[0].split(' ')[0]} to {names[-1]}"
+                warn(store, what, why, copies.place(number))
+            else:
+                yield following, following, None
+                following += 1
+
+    def _next_good(self, copies: Copies, first: int, last: int) -> tuple[int, int] | None:
+        """Return the number of the replica that has the first good entry, and the key of that entry. None if
+        no replica has any."""
+        best: tuple[int, int] | None = None
+        for number in range(len(copies)):
+            try:
+                for copy in copies.read(number, first, last):
+                    good = copy.keys[~self._judge(copy.window, copy.expected).bad]
+                    if len(good):
+                        if best is None or good[0] < best[1]:
+                            best = (number, int(good[0]))
+                        break
+            except (StoreError, OSError):
+                continue
+            if best is not None and best[1] == first:
+                break
+        return best
+
+    def _good_from(self, copy: Copy, first: int) -> _Judged | None:
+        """Return the good entries with consecutive keys from `first` on; None if there are none."""
+        judged = self._judge(copy.window, copy.expected)
+        wrong = np.flatnonzero(judged.bad | (copy.keys != first + np.arange(len(copy.keys))))
+        count = int(wrong[0]) if len(wrong) else len(copy.keys)
+        if count == len(copy.keys):
+            return judged
+        return self._judge(*judged.part(0, count)) if count else None
 
     def of_records(
         self, records: Records, candidates: Bools, index: Ints | None, term: Ints | None
@@ -238,15 +361,17 @@ class MessageRows:
         schema = columns.arrow_schema(self.columns)
         return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
 
-    def _corrupt_entries(
-        self, window: Window, records: Records, concerned: Bools
-    ) -> Iterator[pa.RecordBatch]:
-        bad = np.flatnonzero(concerned & ~records.good)
+    def _corrupt_entries(self, judged: _Judged, store: str) -> Iterator[pa.RecordBatch]:
+        window, records = judged.window, judged.records
+        bad = np.flatnonzero(judged.bad)
         if not len(bad) or self.corrupt == "skip":
             return
         if self.corrupt == "fail":
             first = window.columns.entry(int(bad[0]))
-            raise CorruptMessage(f"index {first.index}, pos {first.pos}: {records.problem[bad[0]]}")
+            raise CorruptMessage(
+                f"{store}: index {first.index}, pos {first.pos}{judged.place(int(bad[0]))}: "
+                f"{records.problem[bad[0]]}: {_WAYS_OUT}"
+            )
         entries = window.columns[bad]
         starts = entries.pos - window.base
         values = slices(records.buffer, starts + HEADER_SIZE, starts + entries.size)
@@ -272,14 +397,21 @@ class MessageRows:
             for value, reason in zip(values, records.problem[bad], strict=True)
         )
 
-    def _lost(self, piece: Piece, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
-        """Report that entries `first` to `last` cannot be found, in the way that `corrupt` says."""
-        if last < first or self.corrupt == "skip":
+    def _lost(
+        self, piece: Piece, first: int, last: int, why: str, copies: Copies
+    ) -> Iterator[pa.RecordBatch]:
+        """Take entries `first` to `last`, which cannot be found, from `copies`. Those that no replica has are
+        reported in the way that `corrupt` says."""
+        if last < first:
             return
-        text = f"{piece.task.path}: entries {first} to {last} are lost here ({why})"
-        if self.corrupt == "fail":
-            raise CorruptMessage(f"{text}: run the audit, or set corruptRecords to skip or include")
-        yield from self._corrupt_rows([{"_corrupt": text, "logIndex": first}])
+        for low, high, found in self._elsewhere(copies, piece.task.directory, first, last, why):
+            if found is not None:
+                yield from self._rows_of(found, piece.task.directory)
+            elif self.corrupt != "skip":
+                text = f"{piece.task.path}: entries {low} to {high} are lost here ({why})"
+                if self.corrupt == "fail":
+                    raise CorruptMessage(f"{text}: {_WAYS_OUT}")
+                yield from self._corrupt_rows([{"_corrupt": text, "logIndex": low}])
 
     def _corrupt_rows(self, rows: Iterable[dict[str, object]]) -> Iterator[pa.RecordBatch]:
         fixed = {"group": self.group}
@@ -299,6 +431,12 @@ def message_rows(options: Options, selection: Selection, group: str, lives: Live
         lives,
         options.include_deleted,
     )
+
+
+def _runs(values: Bools) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each run of equal values."""
+    cuts = (np.flatnonzero(np.diff(values)) + 1).tolist()
+    yield from pairwise([0, *cuts, len(values)])
 
 
 def _values(records: Records, chosen: Ints, plain: dict[int, bytes]) -> pa.BinaryArray:

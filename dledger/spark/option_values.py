@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from dledger.client.errors import ClientError
+from dledger.client.message import check_topic
 from dledger.client.times import check_time
 
 EARLIEST = -2
@@ -18,6 +20,12 @@ and `endingOffsets`, as in Spark's Kafka source."""
 
 KEY_SEPARATOR = " "
 """Separates the keys of one message (MessageConst.KEY_SEPARATOR)."""
+
+_NOT_IN_TAGS = re.compile(r"""[\s,;<>=()'"]""")
+"""Characters by which an expression of SQL92, or a list in another form, is told from a tag. A tag that has
+one of them is given in a JSON list."""
+_NOT_IN_KEYS = re.compile(r"[,;]")
+"""Characters that probably separate keys in a form that is not RocketMQ's."""
 
 Queue = tuple[str, int]
 """A queue as (topic, queue id)."""
@@ -57,11 +65,20 @@ def positive(name: str, value: str) -> int:
 
 
 def milliseconds(name: str, value: str) -> int:
-    """Convert a text to a time in ms since the epoch."""
-    if not value.isdecimal():
-        raise BadOption(f"option {name}: {value!r} is not a time in milliseconds since 1970-01-01 UTC")
+    """Convert a text to a time in ms since the epoch: a number of ms, or a time in ISO form, which is in UTC
+    unless it names another zone."""
+    text = value.strip()
+    if not text.isdecimal():
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            raise BadOption(
+                f"option {name}: {value!r} is not a time: give milliseconds since 1970-01-01 UTC, or a time "
+                "such as 2026-11-21T15:30:00 (UTC) or 2026-11-21T15:30:00+01:00"
+            ) from None
+        text = str(round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
     try:
-        return check_time(int(value), f"option {name}")
+        return check_time(int(text), f"option {name}")
     except ClientError as error:
         raise BadOption(str(error)) from None
 
@@ -71,18 +88,42 @@ def names(value: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in value.split(",") if item.strip())
 
 
-def paths(value: str) -> tuple[str, ...]:
-    """Split a list of paths. They are separated by commas; if paths contain commas, the value is a JSON
-    list."""
-    if not value.lstrip().startswith("["):
-        return names(value)
+def listed(name: str, value: str) -> tuple[str, ...]:
+    """Split a list of names: `a, b`, or a JSON list."""
+    return names(value) if not _is_list(value) else tuple(one.strip() for one in _texts(name, value))
+
+
+def topics(name: str, value: str) -> tuple[str, ...]:
+    """Split a list of topics: `a, b`, or a JSON list. Raises BadOption for a text that cannot be the name of
+    a topic, as reading it would give nothing."""
+    found = listed(name, value)
+    for topic in found:
+        try:
+            check_topic(topic)
+        except ClientError as error:
+            raise BadOption(f"option {name}: {error}; several topics are separated by commas") from None
+    return found
+
+
+def _is_list(value: str) -> bool:
+    return value.lstrip().startswith("[")
+
+
+def _texts(name: str, value: str) -> list[str]:
+    """Convert a JSON list of texts."""
     try:
         found = json.loads(value)
     except ValueError as error:
-        raise BadOption(f"option path: not a JSON list: {error}") from error
-    if not all(isinstance(path, str) for path in found):
-        raise BadOption("option path: expected a JSON list of texts")
-    return tuple(found)
+        raise BadOption(f"option {name}: {value!r} is not a JSON list: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise BadOption(f"option {name}: {value!r} is not a list of texts")
+    return found
+
+
+def paths(value: str) -> tuple[str, ...]:
+    """Split a list of paths. They are separated by commas; if paths contain commas, the value is a JSON
+    list."""
+    return tuple(_texts("path", value)) if _is_list(value) else names(value)
 
 
 def pattern(name: str, value: str) -> str:
@@ -95,27 +136,38 @@ def pattern(name: str, value: str) -> str:
 
 
 def tags(name: str, value: str) -> tuple[str, ...]:
-    """Split tags such as `A || B`. Returns the empty tuple for `*`, which means all messages."""
+    """Split tags such as `A || B`, or a JSON list. Returns the empty tuple for `*`, which means all
+    messages."""
     text = value.strip()
     if text in ("", "*"):
         return ()
+    if _is_list(text):
+        found = tuple(dict.fromkeys(_texts(name, text)))
+        if not found or not all(found):
+            raise BadOption(f"option {name}: {value!r} must name at least one tag, and no empty one")
+        return found
     found = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
     if any(not tag or "|" in tag or tag == "*" for tag in found):
         raise BadOption(f"option {name}: {value!r} is not a tag expression: write '*', 'A' or 'A || B'")
+    for tag in found:
+        if _NOT_IN_TAGS.search(tag):
+            raise BadOption(
+                f"option {name}: {tag!r} is no tag: write 'A || B' for several tags, and a tag that has "
+                "blanks or such characters as a JSON list; expressions of SQL92 are not evaluated here, so "
+                "filter the rows by the column headers (includeHeaders)"
+            )
     return found
 
 
 def keys(name: str, value: str) -> frozenset[str]:
     """Split message keys: `A B` as RocketMQ writes several keys, or a JSON list. A key cannot contain a
     space."""
-    found: object = value.split()
-    if value.lstrip().startswith("["):
-        try:
-            found = json.loads(value)
-        except ValueError as error:
-            raise BadOption(f"option {name}: not a JSON list: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
-        raise BadOption(f"option {name}: {value!r} is not a list of texts")
+    found = _texts(name, value) if _is_list(value) else value.split()
+    if not _is_list(value) and _NOT_IN_KEYS.search(value):
+        raise BadOption(
+            f"option {name}: {value!r}: separate keys by single spaces, and give keys that hold commas or "
+            "semicolons as a JSON list"
+        )
     wrong = [key for key in found if not key or KEY_SEPARATOR in key]
     if wrong or not found:
         raise BadOption(f"option {name}: {value!r} must have the form 'A B': keys separated by single spaces")

@@ -7,10 +7,12 @@ user.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.spark import access
 from dledger.spark import option_values as values
 from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
@@ -41,6 +43,7 @@ class Option:
     """The views on which the option has an effect with `servers`; None if they are the same as `views`."""
 
 
+_TIME = "ms since the epoch, or a time such as 2026-11-21T15:30:00 (UTC, or with a zone)"
 _MESSAGES = ("messages",)
 _TOPICS = ("messages", "queues")
 _LOG = ("messages", "entries", "index")
@@ -59,16 +62,16 @@ OPTIONS = {
     "servers": Option("NameServers of live brokers: host:port, several with , or ;", of=_LIVE),
     "view": Option("messages (default), entries, queues, index, scan or state"),
     "group": Option("broker groups to read, comma separated; default: all"),
-    "subscribe": Option("topics, comma separated; default: all except system topics", _TOPICS),
+    "subscribe": Option("topics, comma separated or a JSON list; default: all except system topics", _TOPICS),
     "subscribePattern": Option("topics whose whole name matches this regular expression", _TOPICS),
     "assign": Option('topics and queues: {"topic": [0, 1]}', _TOPICS),
     "includeSystemTopics": Option("true: also system topics, without naming them", _TOPICS),
-    "tags": Option("only messages with one of these tags: 'A || B'", _MESSAGES),
+    "tags": Option("only messages with one of these tags: 'A || B', or a JSON list", _MESSAGES),
     "keys": Option("only messages with one of these keys: 'A B', or a JSON list", _MESSAGES),
     "startingOffsets": Option('earliest, latest (streams) or {"topic": {"0": 23, "1": -2}}', _MESSAGES),
     "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
-    "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
-    "endingTimestamp": Option("stored before: ms since the epoch", _MESSAGES, mode=_BATCH),
+    "startingTimestamp": Option(f"stored at or after: {_TIME}", _MESSAGES),
+    "endingTimestamp": Option(f"stored before: {_TIME}", _MESSAGES, mode=_BATCH),
     "indexRanges": Option(
         'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries", "index")
     ),
@@ -108,10 +111,12 @@ OPTIONS = {
     ),
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
     "pullTimeoutMs": Option("how long to search for a leader, default 30000", _LEADERS, _LIVE),
+    **{name: Option(meaning, of=_LIVE) for name, meaning in access.OPTIONS.items()},
 }
 """Maps the name of an option to the option."""
 
 ALIASES = {
+    "paths": "path",
     "topic": "subscribe",
     "topics": "subscribe",
     "topicsPattern": "subscribePattern",
@@ -120,7 +125,17 @@ ALIASES = {
     "namesrvAddr": "servers",
     "kafka.bootstrap.servers": "servers",
 }
-"""Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option."""
+"""Maps names that users of RocketMQ, Pulsar and Kafka know to our name of the option, and the name under
+which Spark passes several paths (`load([a, b])`)."""
+_ADDRESS = re.compile(r"[\w.-]+:[0-9]{1,5}")
+"""Matches `host:port`, which is no path of a store."""
+_TABLE_PROPERTIES = ("provider", "owner", "location")
+"""Properties that Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING dledger`)."""
+NO_TABLE = (
+    "CREATE TABLE ... USING dledger: when such a table is read, Spark passes none of its options to a "
+    "data source in Python. Use CREATE TEMPORARY VIEW ... USING dledger OPTIONS (...), which takes the same "
+    "options"
+)
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,7 @@ class Options:
     consumer_group: str = DEFAULT_GROUP
     pull_batch: int = 1024
     pull_timeout_ms: int = 30_000
+    access: access.Access = access.NO_ACCESS
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """Names of the options that the user set."""
 
@@ -204,18 +220,19 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     _check_use(given, view, source, mode)
     corrupt = CORRUPT.get(view, ("fail",))
     get = given.get
+    starting, (low, high) = _starting(given, mode), _times(given)
     return Options(
         paths=values.paths(get("path", "")),
         servers=get("servers", "").strip(),
         view=view,
-        groups=values.names(get("group", "")),
+        groups=values.listed("group", get("group", "")),
         topics=_topics(given),
         tags=values.tags("tags", get("tags", "*")),
         keys=values.keys("keys", given["keys"]) if "keys" in given else None,
-        starting=_starting(given, mode),
+        starting=starting,
         ending=_ending(given),
-        starting_ms=_time(given, "startingTimestamp"),
-        ending_ms=_time(given, "endingTimestamp"),
+        starting_ms=low,
+        ending_ms=high,
         index_ranges=values.ranges("indexRanges", given["indexRanges"]) if "indexRanges" in given else None,
         offset_type=values.choice("offsetType", get("offsetType", "queue"), OFFSET_TYPES),
         max_offsets=_count(given, "maxOffsetsPerTrigger"),
@@ -236,6 +253,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         consumer_group=get("consumerGroup", "").strip() or DEFAULT_GROUP,
         pull_batch=_count(given, "pullBatchSize") or 1024,
         pull_timeout_ms=_count(given, "pullTimeoutMs") or 30_000,
+        access=access.access_of(given),
         given=frozenset(given),
     )
 
@@ -246,10 +264,15 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }
+    refused = {name.lower(): reason for name, reason in access.REFUSED.items()}
     given: dict[str, str] = {}
     written: dict[str, str] = {}
     for name, value in options.items():
         known = by_lower.get(name.lower())
+        if name.lower() in refused:
+            raise BadOption(f"option {name}: {refused[name.lower()]}")
+        if known is None and name.lower() in _TABLE_PROPERTIES:
+            raise BadOption(NO_TABLE)
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:
@@ -266,7 +289,14 @@ def _source(given: Mapping[str, str]) -> str:
         return "servers"
     if "servers" in given:
         raise BadOption("option servers is empty: NameServers as host:port")
-    if not values.paths(given.get("path", "")):
+    paths = values.paths(given.get("path", ""))
+    for path in paths:
+        if _ADDRESS.fullmatch(path):
+            raise BadOption(
+                f"option path: {path!r} looks like the address of a NameServer: give it with servers "
+                "(a directory of this name is ./" + path + ")"
+            )
+    if not paths:
         raise BadOption(
             "option path is missing: the store directories (storePathRootDir); or servers: NameServers"
         )
@@ -304,7 +334,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
         raise BadOption(f"{' and '.join(ways)} exclude each other: give only one")
     named = None
     if "subscribe" in given:
-        named = values.names(given["subscribe"])
+        named = values.topics("subscribe", given["subscribe"])
         if not named:
             raise BadOption("option subscribe names no topic: remove it to read all topics")
     for name in ("subscribe", "assign"):
@@ -357,5 +387,13 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     return values.positive(name, given[name]) if name in given else None
 
 
-def _time(given: Mapping[str, str], name: str) -> int | None:
-    return values.milliseconds(name, given[name]) if name in given else None
+def _times(given: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the bounds of the store times in ms since the epoch; None for a bound that is not given."""
+    names = ("startingTimestamp", "endingTimestamp")
+    low, high = (values.milliseconds(name, given[name]) if name in given else None for name in names)
+    if low is not None and high is not None and low >= high:
+        raise BadOption(
+            f"option endingTimestamp ({given[names[1]]}) must be after startingTimestamp "
+            f"({given[names[0]]}): nothing would be read"
+        )
+    return low, high

@@ -210,6 +210,7 @@ def settings(place: Place, cache: Path, short: bool = False) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(2, min(os.cpu_count() or 2, 8))),
         "spark.executorEnv.PYTHONPATH": package_root(),
+        "spark.python.daemon.module": "dledger.spark.quiet_daemon",
     }
 
 

@@ -260,5 +260,5 @@ def _write(
     partition = _context().partitionId()
     dedup = f"{prefix}:{partition}" if options.dedup_id else None
     messages = outgoing(rows, columns, options.topic, dedup)
-    with Producer(PRODUCER_GROUP, options.servers) as producer:
+    with Producer(PRODUCER_GROUP, options.servers, client=options.access.client()) as producer:
         return Written(QueueWriter(producer, options, partition).write(messages))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dledger.client import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
 from dledger.client.options import namesrv_addresses
+from dledger.spark import access
 from dledger.spark import option_values as values
 from dledger.spark.option_values import BadOption, did_you_mean
 
@@ -19,6 +20,7 @@ OPTIONS = {
     "1: one by one",
     "retries": "further attempts for a batch that was not acknowledged; default 3, 0 for none",
     "dedupId": "true (default): every message carries a DEDUP_ID, the same one when it is sent again",
+    **access.OPTIONS,
 }
 """Maps the name of an option to its meaning."""
 QUORUM_ONLY = (
@@ -30,6 +32,7 @@ REFUSED = {
     "acks": QUORUM_ONLY,
     "kafka.acks": QUORUM_ONLY,
     "delayLevel": NO_DELAY,
+    **access.REFUSED,
 }
 """Options of other sinks that this sink refuses. Each option is mapped to what this sink does instead, and
 what to do."""
@@ -61,6 +64,7 @@ class SinkOptions:
     retries: int = 3
     dedup_id: bool = True
     max_in_flight: int = 4
+    access: access.Access = access.NO_ACCESS
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -90,7 +94,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         raise BadOption(f"option retries: {retries!r} is not a number of 0 or more")
     dedup_id = values.flag("dedupId", given.get("dedupId", "true"))
     in_flight = values.positive("maxInFlight", given.get("maxInFlight", str(default.max_in_flight)))
-    return SinkOptions(servers, topic, size, int(retries), dedup_id, in_flight)
+    known = access.access_of(given)
+    return SinkOptions(servers, topic, size, int(retries), dedup_id, in_flight, known)
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +124,11 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, 
         if name == "delaylevel":
             raise BadOption(f"column {written}: {NO_DELAY}")
         if name not in COLUMNS:
-            raise BadOption(f"unknown column {written!r}{did_you_mean(written, list(COLUMNS))}")
+            hint = did_you_mean(written, list(COLUMNS))
+            raise BadOption(
+                f"unknown column {written!r}{hint}. The sink ignores no column: leave it out with "
+                f"drop({written!r})"
+            )
         if kind not in COLUMNS[name]:
             raise BadOption(f"column {written} is {kind}: cast it to {' or '.join(COLUMNS[name])}")
         if names.count(name) > 1:

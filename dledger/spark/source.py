@@ -18,6 +18,7 @@ same paths.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -42,9 +43,15 @@ from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
 from dledger.spark.queue_source import Queues
 from dledger.spark.sink import BatchWriter, new_job, stream_writer
-from dledger.spark.streaming import stream_reader
-from dledger.spark.versions import HAS_PUSHDOWN, Filter
+from dledger.spark.streaming import check_release, stream_reader
+from dledger.spark.versions import HAS_PUSHDOWN, Filter, session_pushes
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
+
+NOT_PUSHED = (
+    "this session does not push filters down to the source dledger: everything is read, and Spark filters it "
+    "afterwards. Set spark.sql.python.filterPushdown.enabled to true (dledger.spark.session.register(spark) "
+    "does it), or choose with options of the source; pushdown=false hides this hint"
+)
 
 
 class DledgerSource(DataSource):
@@ -52,7 +59,7 @@ class DledgerSource(DataSource):
     audit.layout.StoreError for paths that cannot be read."""
 
     pushes = False
-    """Whether filters are pushed down if the option `pushdown` is not set."""
+    """Whether the session is known to push filters down. Otherwise they are pushed if it does."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,6 +73,10 @@ class DledgerSource(DataSource):
         view = view_of(options)
         if options.pushdown and isinstance(view, Narrowed):
             return PushingReader(view)
+        if HAS_PUSHDOWN and "pushdown" not in options.given and isinstance(view, Narrowed):
+            if session_pushes() is False:
+                warnings.warn(NOT_PUSHED, stacklevel=1)
+            return WillingReader(view)
         return ViewReader(view)
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
@@ -84,6 +95,7 @@ class DledgerSource(DataSource):
 
     def _parse(self, mode: str | None) -> Options:
         options = parse(dict(self.options), mode)
+        check_release(options)  # here, so that it is an error of `load()`, which the user sees
         return options if "pushdown" in options.given else replace(options, pushdown=self.pushes)
 
 
@@ -142,3 +154,27 @@ class PushingReader(ViewReader):
         pushed, rest = push(options.view, filters, all_rows=whole, live=bool(options.servers))
         self._view = replace(self._narrowing, pushed=pushed)
         return rest
+
+
+class WillingReader(PushingReader):
+    """`PushingReader` for sessions of which it is not known whether they push filters down."""
+
+    def __init__(self, view: Narrowed) -> None:
+        super().__init__(view)
+        self.pushFilters = _Push(self)  # type: ignore[method-assign]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "pushFilters"}
+
+
+class _Push:
+    """The method `pushFilters` of a `WillingReader`. Spark refuses a reader that implements the method if the
+    session does not push filters down, and recognises it by `__func__`. With the attribute of the base class
+    the reader is accepted there too."""
+
+    def __init__(self, reader: WillingReader) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return PushingReader.pushFilters(self._reader, filters)

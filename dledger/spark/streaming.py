@@ -43,18 +43,18 @@ from dledger.spark.versions import (
 def stream_reader(options: Options, queues: Queues) -> BaseReader:
     """Return the reader of one stream that fits this release of Spark. Raises BadOption for options that
     the release does not support."""
-    if HAS_READ_LIMITS:
-        return StreamReader(options, queues)
-    for name, value in (
-        ("maxOffsetsPerTrigger", options.max_offsets),
-        ("maxBytesPerTrigger", options.max_bytes),
-    ):
-        if value is not None:
+    check_release(options)
+    return StreamReader(options, queues) if HAS_READ_LIMITS else PlainStreamReader(options, queues)
+
+
+def check_release(options: Options) -> None:
+    """Raises BadOption for options that this release of Spark does not support."""
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+        if name in options.given and not HAS_READ_LIMITS:
             raise BadOption(
-                f"{name}: Spark limits the batches of a stream only since 4.2: remove this option, or "
+                f"option {name}: Spark limits the batches of a stream only since 4.2: remove this option, or "
                 "upgrade Spark"
             )
-    return PlainStreamReader(options, queues)
 
 
 class BaseReader(DataSourceStreamReader):

@@ -13,6 +13,7 @@ done in a process without pyspark, which reads the same views with `dledger.read
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,25 @@ try:
     HAS_READ_LIMITS = hasattr(_streaming, "SupportsTriggerAvailableNow")
 except ImportError:
     HAS_READ_LIMITS = False
+
+
+def session_pushes() -> bool | None:
+    """Whether the session pushes filters down, if the caller was called by Spark's planner. None if that is
+    not known.
+
+    A data source in Python is not passed the session's settings. The planner's function holds the setting in
+    a variable, which is looked up here. If another release names it differently, only a hint is missing.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("plan_data_source_read.py"):
+            found = frame.f_locals.get("enable_pushdown")
+            if isinstance(found, bool):
+                return found
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 class Absent:

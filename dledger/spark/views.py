@@ -23,6 +23,7 @@ from dledger.formats.state_file import Snapshot
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
+from dledger.spark.copies import LogCopies, OtherReplicas, Places, others_of
 from dledger.spark.entry_ranges import NO_END, Piece
 from dledger.spark.log_lives import NO_LIVES, LogLives, check_topics, log_topics
 from dledger.spark.messages import message_columns, message_rows
@@ -71,11 +72,13 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class PiecePack(InputPartition):
-    """The part of one task: pieces of the log of one replica, which the task reads one after another."""
+    """The part of one task: pieces of the log of one replica, which the task reads one after another.
+    `others`: the other replicas of the group, which are read where this one is damaged."""
 
     pieces: tuple[Piece, ...]
     group: str
     lives: LogLives = NO_LIVES
+    others: Places = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class MessagesView:
         return message_columns(self.options)
 
     def plan(self) -> list[InputPartition]:
-        replicas = best_of_each_group(open_replicas(self.options.paths, self.options.groups))
+        given = open_replicas(self.options.paths, self.options.groups)
+        replicas = best_of_each_group(given)
         options = self.options
         held = {replica.directory: held_state(replica) for replica in replicas}
         known = {
@@ -110,7 +114,12 @@ class MessagesView:
                 found = _of_segments(found, segments)
             lives, wants = known[replica.directory].lives, self.selection(replica.group).wants
             packs += [
-                PiecePack(pack, replica.group, lives.of_pieces(pack, wants, named=options.names_lives))
+                PiecePack(
+                    pack,
+                    replica.group,
+                    lives.of_pieces(pack, wants, named=options.names_lives),
+                    others_of(replica, given),
+                )
                 for pack in packed(found, options.min_partitions, options.partition_bytes)
             ]
         return packs
@@ -118,9 +127,10 @@ class MessagesView:
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, PiecePack)
         rows = message_rows(self.options, self.selection(part.group), part.group, part.lives)
+        copies = LogCopies(OtherReplicas(part.others))
         for piece in part.pieces:
             highest = NO_END if self.options.isolation == "all" else piece.task.committed
-            yield from rows.of_piece(piece, highest)
+            yield from rows.of_piece(piece, highest, copies)
 
     def _highest(self, replica: Replica) -> int | None:
         """The last entry that is read; None if the log is read to its end."""

@@ -466,4 +466,4 @@ def test_wrong_options_are_told(
     assert "-1 is not in the range x>=0" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert run(["verify", "--keep", str(tmp_path), str(store)]) == 4
-    assert "pip install 'dledger[spark]'" in capsys.readouterr().err
+    assert "pip install 'dledger[arrow]'" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from dledger.commands.declared.mqadmin import table as mqadmin
 from dledger.commands.declaring import Command, Declared
 from dledger.commands.exit_codes import TABLE
 from dledger.commands.mqadmin.options import EVERYWHERE
+from dledger.spark import column_meanings
 from dledger.spark.options import OPTIONS, VIEWS
 from tests.docs import declared_tables, error_tables
 
@@ -196,6 +197,22 @@ def spark_options() -> str:
     return table(("option", "meaning", "views", "only with", "only in a"), rows)
 
 
+def spark_columns() -> str:
+    """Columns of the data source's views."""
+    parts = []
+    for view, found in column_meanings.COLUMNS.items():
+        meanings = column_meanings.MEANINGS[view]
+        names = [name for name, _ in found]
+        assert set(meanings) == set(names), (
+            f"view {view}: add to or remove from dledger/spark/column_meanings.py: "
+            f"{set(meanings) ^ set(names)}"
+        )
+        rows = [(f"`{name}`", f"`{kind}`", meanings[name]) for name, kind in found]
+        parts += [f"### `{view}`\n", table(("column", "type", "meaning"), rows)]
+    assert set(column_meanings.COLUMNS) == set(VIEWS)
+    return "\n".join(parts)
+
+
 # Commands
 
 
@@ -328,6 +345,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "unfinished": unfinished,
     "audit-findings": findings,
     "spark-options": spark_options,
+    "spark-columns": spark_columns,
     "commands": commands,
     "mqadmin": mqadmin_commands,
     "exit-codes": exit_codes,

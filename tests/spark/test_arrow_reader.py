@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,46 @@ def test_messages_are_chosen_by_key(tmp_path: Path) -> None:
     for wrong in ("", [], ["a b"], [1], '["a"'):
         with pytest.raises(BadOption, match="keys"):
             dledger.read(str(store), keys=wrong)
+
+
+def test_python_values_mean_what_they_say(log: Log, tmp_path: Path) -> None:
+    (store, *_) = write_group(log, tmp_path)
+
+    def count(**options: Any) -> int:
+        return dledger.read(store, **options).read_all().num_rows
+
+    everything = count()
+    assert everything == dledger.read([store]).read_all().num_rows
+    assert count(tags=["A", "B"]) == count(tags="A || B") == count(tags={"A", "B"}) > 0
+    assert count(subscribe=["orders", "payments"]) == everything
+    assert count(subscribe=("orders",)) == count(subscribe="orders") < everything
+    assert count(group=["g0"]) == everything
+    assert count(tags=None) == everything
+    start = datetime.fromtimestamp(1_700_000_000.3, UTC)
+    some = count(startingTimestamp=1_700_000_000_300)
+    assert some == count(startingTimestamp=start) == count(startingTimestamp="2023-11-14T22:13:20.300")
+    assert some == count(startingTimestamp=start.astimezone(timezone(timedelta(hours=2))))
+    assert 0 < some < everything
+    assert count(columns="key") == everything
+    assert dledger.read(store, columns="key, topic").schema.names == ["key", "topic"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tags": "amount > 5"}, "SQL92"),
+        ({"tags": 5.5}, "tags"),
+        ({"tags": [1]}, "not a list of texts"),
+        ({"tags": b"A"}, "bytes"),
+        ({"subscribe": [Path("a")]}, "subscribe"),
+        ({"startingTimestamp": datetime(2023, 11, 14)}, "no time zone: give one"),
+        ({"startingTimestamp": 1_700_000_000}, "seconds"),
+        ({"startingTimestamp": 1.7e12}, "startingTimestamp"),
+    ],
+)
+def test_a_value_that_no_option_takes_is_an_error(options: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match=text):
+        dledger.read(tmp_path, **options)
 
 
 def test_columns_are_those_asked_for_in_their_order(log: Log, tmp_path: Path) -> None:

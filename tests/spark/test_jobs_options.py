@@ -188,3 +188,23 @@ def test_numbers_below_zero_are_refused(option: str, capsys: pytest.CaptureFixtu
     assert run(["audit", option, "soon", "/nowhere"]) == 4
     told = capsys.readouterr().err
     assert "-5 is not in the range x>=0" in told and "'soon' is not a valid integer" in told
+
+
+@pytest.mark.parametrize(
+    ("buckets", "width_s", "first_ms", "last_ms", "peak"),
+    [
+        ([(0, 60_000)], 30, 2_000, 6_000, 15_000),  # shorter than a bucket
+        ([(0, 100), (10_000, 900), (20_000, 50)], 10, 5_000, 25_000, 90),
+        ([(0, 5)], 1, 400, 400, 5),  # one moment counts as a second
+        ([(0, 1000), (10_000, 1)], 10, 0, 10_000, 100),
+    ],
+)
+def test_a_peak_is_a_rate_of_the_time_in_which_messages_came(
+    buckets: list[tuple[int, int]], width_s: int, first_ms: int, last_ms: int, peak: float
+) -> None:
+    pytest.importorskip("pyspark")
+    from dledger.spark.jobs.statistics import peak_rate, seconds_between
+
+    assert peak_rate(buckets, width_s, first_ms, last_ms) == peak
+    average = sum(messages for _, messages in buckets) / seconds_between(first_ms, last_ms)
+    assert average <= 1.01 * peak

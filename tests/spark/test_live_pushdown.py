@@ -22,12 +22,14 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from dledger.client import Message, MessageQueue, Producer
+from dledger.client import Message, MessageQueue, Producer, TopicNotFound
+from dledger.client.bulk.range_puller import RangePuller
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.remoting.headers import PullMessageHeader
 from dledger.remoting.server import Connection
 from dledger.spark.offsets import DataLost
+from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.pushdown import push
 from dledger.spark.source import view_of
@@ -122,6 +124,36 @@ def test_what_is_excluded_is_not_pulled(
     expected = [row for row in every if wanted(row)]
     assert rest == [] and found == expected
     assert spy.pulled == {place(row) for row in expected} < whole.pulled
+
+
+@pytest.mark.parametrize("view", ["messages", "queues"])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"group": f"{GROUP}x"}, f"there is no broker group '{GROUP}x': did you mean '{GROUP}'"),
+        ({"group": f"{GROUP},other"}, "there is no broker group 'other'"),
+        ({"assign": '{"orders": [0, 9]}'}, "topic orders has no queue 9; its queues are 0, 1, 2"),
+    ],
+)
+def test_what_the_brokers_do_not_have_is_not_read_as_nothing(
+    fake: FakeCluster, view: str, options: dict[str, str], text: str
+) -> None:
+    wanted = parse({"servers": fake.namesrv, "view": view, **options}, "batch")
+    with pytest.raises(BadOption, match=text):
+        rows_of(view_of(wanted))
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "order"}, {"assign": '{"order": [0]}'}])
+def test_a_reader_is_told_which_topics_there_are(
+    fake: FakeCluster, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RangePuller, "topics", lambda self: [*TOPICS, "TBW102"])
+    wanted = parse({"servers": fake.namesrv, **options}, "batch")
+    with pytest.raises(
+        TopicNotFound, match="no broker serves the topic 'order': did you mean 'orders'"
+    ) as told:
+        rows_of(view_of(wanted))
+    assert "create" not in str(told.value)
 
 
 def test_no_broker_is_asked_about_excluded_queues(fake: FakeCluster) -> None:

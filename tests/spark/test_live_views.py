@@ -17,6 +17,7 @@ from dledger.audit.findings import ReplicaRow
 from dledger.audit.store_directory import StoreError
 from dledger.client.bulk.replicas import AuditOptions, ReplicaClient
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker
+from dledger.client.options import ClientOptions
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.store_files import segment_name
 from dledger.remoting.codes import RequestCode
@@ -44,7 +45,8 @@ BEHIND = 7
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that are down are not asked again."""
-    monkeypatch.setattr(AuditOptions.__init__, "__defaults__", (15.0, 1, 0.01, 120.0, 0))
+    defaults = (15.0, 1, 0.01, 120.0, 0, ClientOptions)
+    monkeypatch.setattr(AuditOptions.__init__, "__defaults__", defaults)
 
 
 @pytest.fixture(scope="module")

@@ -59,12 +59,15 @@ def rewrite(log: Log, store: Path, **settings: Any) -> None:
     write_store(log, store, **settings)
 
 
-def run(spark: Any, root: Path, store: Path, files: OsFiles | None = None, **settings: Any) -> Any:
+def run(
+    spark: Any, root: Path, store: Path | tuple[Path, ...], files: OsFiles | None = None, **settings: Any
+) -> Any:
     from dledger.spark.jobs.archive import archive
     from dledger.spark.jobs.log_source import LogSource
 
     options = settings.pop("options", {})
-    source = LogSource(stores=(str(store),), options=options)
+    stores = store if isinstance(store, tuple) else (store,)
+    source = LogSource(stores=tuple(map(str, stores)), options=options)
     return archive(spark, files or OsFiles(), source, str(root), batch_bytes=SEGMENT_SIZE, **settings)
 
 
@@ -99,6 +102,28 @@ def test_messages_are_filed_by_topic_and_day(spark: Any, log: Log, store: Path, 
         "2023-11-15"
     }
     assert set(one.columns) >= {"headers", "tags", "flag", "group", "timestamp", "logTerm"}
+    others_read_the_same(tmp_path / "archive", store, len(found))
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96", "the user's setting is kept"
+
+
+def others_read_the_same(archive: Path, store: Path, rows: int) -> None:
+    """Other programs read the archive as the page says, and its times fit those of other reads."""
+    pandas, polars, duckdb = map(pytest.importorskip, ("pandas", "polars", "duckdb"))
+    import pyarrow.dataset
+
+    import dledger
+
+    table = pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
+    whole = dledger.read(store).read_all()
+    assert table.num_rows == rows
+    for name in ("timestamp", "storeTimestamp"):
+        assert table.schema.field(name).type == whole.schema.field(name).type
+    frame = pandas.read_parquet(archive)
+    assert (frame["storeTimestamp"].max() >= whole.to_pandas()["storeTimestamp"]).all()
+    pattern = f"{archive}/topic=*/day=*/*.parquet"
+    assert polars.scan_parquet(pattern, hive_partitioning=True).collect().height == rows
+    query = f"SELECT count(*) FROM read_parquet('{pattern}', hive_partitioning = true)"
+    assert duckdb.sql(query).fetchall() == [(rows,)]
 
 
 @pytest.mark.smoke
@@ -213,6 +238,18 @@ def test_rot_stops_the_archive_and_nothing_of_the_batch_is_seen(
     flip(store, bad, 200)
     run(spark, root, store)
     assert [row[0] for row in rows(spark, root)] == list(expected(log))
+
+
+def test_rot_does_not_stop_the_archive_if_another_replica_was_given(
+    spark: Any, log: Log, store: Path, tmp_path: Path
+) -> None:
+    other = write_store(log, tmp_path / "n1", "n1")
+    messages = [entry for entry in log.entries if entry.kind == Kind.MESSAGE]
+    flip(store, messages[500], 200)
+    flip(other, messages[600], 200)
+    result = run(spark, tmp_path / "archive", (store, other))
+    assert result.exit_code == 0
+    assert [row[0] for row in rows(spark, tmp_path / "archive")] == list(expected(log))
 
 
 def test_missing_offsets_are_noticed(

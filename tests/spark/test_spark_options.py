@@ -18,11 +18,40 @@ def test_paths_with_commas_come_as_json() -> None:
     assert parse({"path": '["/a,b", "/c"]'}).paths == ("/a,b", "/c")
 
 
+def test_several_paths_of_load_are_paths() -> None:
+    assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+
+
 def test_names_of_other_connectors_are_understood() -> None:
     options = parse({"nameServer": "h:1;i:2", "topic": "a, b", "subExpression": "x || y"})
     assert options.servers == "h:1;i:2"
     assert (options.topics.named, options.tags) == (("a", "b"), ("x", "y"))
     assert set(ALIASES.values()) <= set(OPTIONS)
+
+
+def test_lists_come_as_json_too() -> None:
+    given = {"path": "/a", "group": '["g", "h"]', "subscribe": '["a", "b"]', "tags": '["x y", "a, b"]'}
+    options = parse(given, "batch")
+    assert options.groups == ("g", "h")
+    assert options.topics.named == ("a", "b")
+    assert options.tags == ("x y", "a, b")
+    assert parse({"path": "/a", "keys": '["a,b"]'}, "batch").keys == {"a,b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20.123", 1_700_000_000_123),
+        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+        ("2023-11-14 22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14", 1_699_920_000_000),
+        ("0", 0),
+    ],
+)
+def test_a_time_is_milliseconds_or_a_text_in_iso_form(text: str, ms: int) -> None:
+    options = parse({"path": "/a", "startingTimestamp": text}, "batch")
+    assert options.starting_ms == ms
 
 
 def test_offsets_are_understood_as_kafka_writes_them_and_as_checkpoints_do() -> None:
@@ -40,6 +69,9 @@ def test_defaults_differ_between_batch_and_stream() -> None:
     ("options", "text"),
     [
         ({}, "path is missing"),
+        ({"path": "127.0.0.1:9876"}, "looks like the address of a NameServer: give it with servers"),
+        ({"path": "/a", "provider": "dledger"}, "CREATE TABLE .* Use CREATE TEMPORARY VIEW"),
+        ({"path": "/a", "paths": "/b"}, "path and paths are the same option"),
         ({"path": "/a", "vieuw": "scan"}, "did you mean 'view'"),
         ({"path": "/a", "subscribed": "x"}, "did you mean 'subscribe'"),
         ({"path": "/a", "view": "entrys"}, "did you mean 'entries'"),
@@ -49,7 +81,7 @@ def test_defaults_differ_between_batch_and_stream() -> None:
         ({"path": "/a", "view": "scan", "blockRows": "0"}, "not a positive number"),
         ({"path": "/a", "topic": "x", "subscribe": "y"}, "topic and subscribe are the same option"),
         ({"path": "/a", "view": "entries", "corruptRecords": "skip"}, "'skip' is not one of fail, include"),
-        ({"path": "[1]"}, "JSON list of texts"),
+        ({"path": "[1]"}, "not a list of texts"),
         ({"path": "/a", "servers": "h:1"}, "exclude each other"),
         ({"servers": " "}, "servers is empty"),
         ({"path": "/a", "view": "entries", "subscribe": "x"}, "subscribe has no effect on view entries"),
@@ -73,11 +105,32 @@ def test_defaults_differ_between_batch_and_stream() -> None:
         ({"path": "/a", "assign": '{"x": 0}'}, "list of queue ids"),
         ({"path": "/a", "assign": "x"}, "not JSON"),
         ({"path": "/a", "tags": "a |"}, "not a tag expression"),
+        ({"path": "/a", "tags": "amount > 5"}, "'amount > 5' is no tag: .* SQL92 .* column headers"),
+        ({"path": "/a", "tags": "web,app"}, "'web,app' is no tag: write 'A .. B' for several"),
+        ({"path": "/a", "tags": "a IS NOT NULL"}, "is no tag"),
+        ({"path": "/a", "tags": "['a']"}, "not a JSON list"),
+        ({"path": "/a", "tags": "[]"}, "at least one tag"),
+        ({"path": "/a", "keys": "a,b"}, "separate keys by single spaces"),
+        (
+            {"path": "/a", "subscribe": "orders;payments"},
+            "holds ';': .*separated by commas",
+        ),
+        ({"path": "/a", "subscribe": "['orders']"}, "subscribe: .* is not a JSON list"),
+        ({"path": "/a", "subscribe": "[]"}, "names no topic"),
+        ({"path": "/a", "startingTimestamp": "1700000000"}, "looks like seconds.* 1700000000000"),
+        ({"path": "/a", "startingTimestamp": "1700000000000000"}, "looks like microseconds"),
+        (
+            {"path": "/a", "startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01T12:00+01:00"},
+            "endingTimestamp .* must be after startingTimestamp .* nothing would be read",
+        ),
         ({"path": "/a", "startingOffsets": "latest"}, "'latest' is not one of earliest"),
         ({"path": "/a", "startingOffsets": '{"a": {"0": -1}}'}, "-1 .latest. is for streams"),
         ({"path": "/a", "startingOffsets": '{"a": {"x": 1}}'}, "must have the form"),
         ({"path": "/a", "endingOffsets": '{"a": {"0": -2}}'}, "-2 .earliest. would read nothing"),
-        ({"path": "/a", "startingTimestamp": "monday"}, "not a time in milliseconds"),
+        (
+            {"path": "/a", "startingTimestamp": "monday"},
+            "'monday' is not a time: give milliseconds",
+        ),
         ({"path": "/a", "startingTimestamp": "1", "startingOffsets": "earliest"}, "exclude each other"),
     ],
 )

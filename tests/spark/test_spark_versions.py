@@ -57,7 +57,9 @@ def test_what_a_release_lacks_is_done_without_or_refused(names: str, writer: str
     if not names and not HAS_ARROW_STREAM_SINK:
         pytest.skip("this Spark has no such sink to hide nothing of")
     first, second = run(HIDE.format(names=names) + STREAM).splitlines()
-    assert first.startswith("maxOffsetsPerTrigger: Spark limits the batches of a stream only since 4.2")
+    assert first.startswith(
+        "option maxOffsetsPerTrigger: Spark limits the batches of a stream only since 4.2"
+    )
     assert second == writer
 
 

@@ -64,7 +64,7 @@ def check_installed(path: str) -> None:
     try:
         import_module("dledger.audit.shipped_scans")
     except ImportError as error:
-        extra = "pip install 'dledger[spark]', or leave digestShipPath out"
+        extra = "pip install 'dledger[arrow]', or leave digestShipPath out"
         raise ConfigError(f"digestShipPath: {error}: {extra}") from error
     if is_url(path):
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -58,12 +58,16 @@ class GroupState:
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
 
 
-def group_state(namesrv: str | Sequence[str], group: str, timeout_s: float) -> GroupState:
+def group_state(
+    namesrv: str | Sequence[str], group: str, timeout_s: float, client: ClientOptions | None = None
+) -> GroupState:
     """Read the state of one broker group, blocking. Raises NoBroker if no leader is found within `timeout_s`,
     ClientError for an unknown group, NoNameServer or BrokerRefused."""
     thread = LoopThread(f"state of {group}")
     try:
-        return thread.run(_state(namesrv, group, ClientOptions(failover_timeout_s=timeout_s)))
+        return thread.run(
+            _state(namesrv, group, replace(client or ClientOptions(), failover_timeout_s=timeout_s))
+        )
     finally:
         thread.close()
 

@@ -54,6 +54,10 @@ class RangePuller(BlockingClient[RangeReader]):
 
     # Generated from RangeReader by scripts/blocking_methods.py: change it there.
 
+    def broker_groups(self) -> list[str]:
+        """The names of all broker groups that a NameServer knows, sorted. Raises NoNameServer."""
+        return self._run(lambda inner: inner.broker_groups())
+
     def topics(self) -> list[str]:
         """All topics that any NameServer knows, sorted. Raises NoNameServer or BrokerRefused."""
         return self._run(lambda inner: inner.topics())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -67,6 +67,8 @@ class RangeOptions:
     """Largest number of messages in one pull; brokers have limits of their own."""
     timeout_s: float = 30.0
     """How long one pull may look for a leader, or wait for messages that should exist."""
+    client: ClientOptions | None = None
+    """Settings of the client, such as its account and TLS. None means those of the environment."""
     skip_removed: bool = False
     """Whether to skip messages that retention deleted. If it is False, a pull raises OffsetsGone in this
     case."""
@@ -77,9 +79,13 @@ class RangeReader(AsyncClient):
 
     def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
         self.options = options
-        client = ClientOptions(failover_timeout_s=options.timeout_s)
+        client = replace(options.client or ClientOptions(), failover_timeout_s=options.timeout_s)
         super().__init__(ClientCore(env, namesrv, client), "range reader")
         self.offsets: QueueOffsets = QueueOffsets(self._core)
+
+    async def broker_groups(self) -> list[str]:
+        """The names of all broker groups that a NameServer knows, sorted. Raises NoNameServer."""
+        return sorted(await self._core.cluster())
 
     async def topics(self) -> list[str]:
         """All topics that any NameServer knows, sorted. Raises NoNameServer or BrokerRefused."""

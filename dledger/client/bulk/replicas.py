@@ -8,7 +8,7 @@ know the requests (`remoting.audit_headers`). All calls block, and must not be m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
@@ -73,10 +73,16 @@ class AuditOptions:
     max_age_ms: int = 0
     """Limit, in ms, of the age of rows that a broker read earlier for another client. Older rows are read
     anew; 0 means always."""
+    client: Callable[[], ClientOptions] = ClientOptions
+    """Returns the settings of the client, such as its account and TLS. It is a function because these options
+    are sent to other processes, which read the secret themselves."""
 
 
 def find_groups(
-    namesrv: str | Sequence[str], cluster: str | None = None, group: str | None = None
+    namesrv: str | Sequence[str],
+    cluster: str | None = None,
+    group: str | None = None,
+    client: ClientOptions | None = None,
 ) -> list[GroupAddresses]:
     """Return the broker groups of a cluster (all clusters if none is given), sorted by name. With `group`,
     return only the group of this name.
@@ -87,7 +93,7 @@ def find_groups(
     thread = LoopThread("find groups")
     env = production_env("audit")
     try:
-        known = thread.run(_cluster(env, namesrv))
+        known = thread.run(_cluster(env, namesrv, client or ClientOptions()))
     finally:
         thread.close()
         env.workers.close()
@@ -104,8 +110,8 @@ def find_groups(
     ]
 
 
-async def _cluster(env: Env, namesrv: str | Sequence[str]) -> dict[str, BrokerData]:
-    async with ClientCore(env, namesrv, ClientOptions()) as core:
+async def _cluster(env: Env, namesrv: str | Sequence[str], client: ClientOptions) -> dict[str, BrokerData]:
+    async with ClientCore(env, namesrv, client) as core:
         return await core.cluster()
 
 
@@ -127,12 +133,12 @@ class ReplicaClient:
         self.address = address
         self._options = options or AuditOptions()
         self._env = production_env("audit")
-        defaults = ClientOptions()
+        client = self._options.client()
         self._remoting = RemotingClient(
             self._env,
-            limits=defaults.limits,
-            credentials=defaults.credentials,
-            tls=None if defaults.tls is None else defaults.tls.context(),
+            limits=client.limits,
+            credentials=client.credentials,
+            tls=None if client.tls is None else client.tls.context(),
         )
         self._thread: LoopThread | None = None
 

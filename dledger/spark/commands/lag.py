@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dledger.runtime.options import Options
@@ -16,9 +17,10 @@ async def run(context: Context, arguments: Options) -> Outcome:
     """Report the lag. For stores, run the job that reads the history of the lag. For brokers, ask for the
     present lag, without Spark."""
     if namesrv := servers_of(arguments):
+        from dledger.spark.access import OPTIONS, access_of
         from dledger.spark.jobs.lag_live import lag_live
 
-        _check_live(arguments)
+        _check_live(arguments, OPTIONS)
         topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
         consumers = tuple(arguments.consumer)
         return await lag_live(
@@ -27,16 +29,18 @@ async def run(context: Context, arguments: Options) -> Outcome:
             consumers=consumers,
             topics=topics,
             warn_above=arguments.warn_above,
+            client=access_of(dict(arguments.option)).client(),
         )
     async with context.spark("dledger-lag", arguments.master, short=False) as spark:
         return await context.job(spark, "lag", lambda: _history(spark, context, arguments))
 
 
-def _check_live(arguments: Options) -> None:
-    """Raises CannotRun for options that have an effect only for stores."""
+def _check_live(arguments: Options, accepted: Collection[str]) -> None:
+    """Raises CannotRun for options that have an effect only for stores. Options of the data source that are
+    `accepted` have one for brokers too."""
     told = {
         "STORE": arguments.stores,
-        "--option": arguments.option,
+        "--option": [name for name, _ in arguments.option if name not in accepted],
         "--bucket": arguments.bucket,
         "--master": arguments.master,
     }

@@ -33,7 +33,6 @@ from dledger.spark.jobs.archive import selected
 from dledger.spark.jobs.archive_files import ArchiveFiles
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.log_source import LogSource
-from dledger.spark.option_values import names
 from dledger.spark.selection import is_system_topic
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def _topics(source: LogSource, acks: DataFrame) -> list[str]:
     topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
         raise JobError("the file holds no acknowledgements, so there is nothing to compare")
-    chosen = names(source.options.get("subscribe", ""))
+    chosen = source.named_topics
     left_out = [topic for topic in topics if chosen and topic not in chosen]
     if left_out:
         raise JobError(f"there are acknowledgements of {', '.join(left_out)}: add them to --topics")
@@ -174,7 +173,7 @@ def _queues(
         source = replace(source, options={**source.options, "subscribe": ",".join(topics)})
     elif "subscribe" not in source.options and any(map(is_system_topic, topics)):
         source = replace(source, options={**source.options, "includeSystemTopics": "true"})
-    chosen = lives.present_topics(names(source.options.get("subscribe", "")))
+    chosen = lives.present_topics(source.named_topics)
     if chosen:
         source = replace(source, options={**source.options, "subscribe": ",".join(chosen)})
     elif "subscribe" in source.options:

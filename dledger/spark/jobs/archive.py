@@ -27,7 +27,7 @@ from dledger.runtime.remote_files import files_for
 from dledger.spark import option_values as values
 from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions, topic_of
 from dledger.spark.jobs.errors import JobError
-from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name, stores_of_group
 from dledger.spark.log_lives import log_topics
 from dledger.spark.option_values import BadOption
 from dledger.spark.stores import IndexUnits
@@ -64,6 +64,9 @@ COLUMNS = (
 those of an earlier topic of the same name, which stay in the archive."""
 DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
 """Day of the store time in UTC, whatever time zone the session has."""
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+"""Setting that says how Spark writes times to Parquet. Its default, INT96, has no time zone. With
+TIMESTAMP_MICROS times are in UTC and say so, as in `dledger.read`."""
 Queue = tuple[str, int]
 SELECTION = (*TOPIC_CHOICE, "tags")
 """Options that choose what is archived. They are recorded, and must be the same for all batches of an
@@ -227,7 +230,7 @@ def selected(selection: Mapping[str, str]) -> dict[str, object]:
 def _meaning(name: str, value: str) -> object:
     match name:
         case "subscribe":
-            return sorted(dict.fromkeys(values.names(value)))
+            return sorted(dict.fromkeys(values.topics(name, value)))
         case "assign":
             return values.assignment(name, value)
         case "tags":
@@ -261,11 +264,12 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         skipped: tuple[Gap, ...] = ()
         if position is not None and begin > position:
             skipped = ((LOG, position, begin - 1),)
+        stores = json.dumps(stores_of_group(replica, source.stores))
         for last in _cuts(replica, start, batch_bytes):
             yield Plan(
                 group,
                 cluster,
-                {"path": json.dumps([replica.store]), "indexRanges": f"{start}-{last}"},
+                {"path": stores, "indexRanges": f"{start}-{last}"},
                 {LOG: last + 1},
                 skipped,
                 f"{group or 'log'}: index {start} to {last} of {replica.committed}",
@@ -421,6 +425,16 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
     """Write the batch to the staging directory. The rows of a queue are in one file, in order, and each
     topic and day has few files."""
     rows = frame.withColumn("group", F.lit(group)).withColumn("day", F.expr(DAY))
+    conf = frame.sparkSession.conf
+    before = conf.get(TIMESTAMPS)
+    conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        _write_files(rows, staging)
+    finally:
+        conf.set(TIMESTAMPS, str(before))
+
+
+def _write_files(rows: DataFrame, staging: str) -> None:
     (
         rows.select("topic", "day", *COLUMNS)
         .repartition("topic", "day", F.pmod(F.col("partition"), F.lit(SPREAD)))

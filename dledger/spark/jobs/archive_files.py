@@ -7,7 +7,8 @@
 <root>/_archive/lock
 ```
 
-Spark and Arrow skip names that begin with `_`, so `spark.read.parquet(root)` reads exactly the archive.
+Spark, Arrow and pandas skip names that begin with `_`, so `spark.read.parquet(root)` reads exactly the
+archive. Polars and DuckDB do not; for them `<root>/topic=*/day=*/*.parquet` is exactly the archive.
 
 1. The batch is written below `staging`, and made durable.
 2. Its record is published by one rename, which is the commit of the batch. The record names every file and

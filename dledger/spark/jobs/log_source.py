@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import RangeOptions
 from dledger.runtime.remote_files import files_for
+from dledger.spark.access import OPTIONS as ACCESS
 from dledger.spark.columns import MESSAGES, ddl
+from dledger.spark.jobs.archive_files import RECORDS_DIR
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.log_lives import LogTopics, log_topics, unknown_topic
-from dledger.spark.option_values import BadOption, flag, names
+from dledger.spark.option_values import BadOption, flag, topics
 from dledger.spark.options import DEFAULT_GROUP, OPTIONS, canonical
 from dledger.spark.selection import is_system_topic
 from dledger.spark.stores import best_of_each_group, known_committed, open_replicas
@@ -47,7 +50,7 @@ CHOICE = (
     "includeDeleted",
 )
 """Options that choose messages."""
-_HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
+_HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs", *ACCESS)
 """Options that say how messages are read, not which messages. Every job accepts them."""
 _SAID_OTHERWISE = {
     "path": "give the store directories themselves (STORE ...)",
@@ -87,9 +90,18 @@ class LogSource:
                 raise JobError(
                     f"option {name} has no effect on an archive: only topics can be selected from it"
                 )
-        if "subscribe" in options and not names(options["subscribe"]):
-            raise JobError("option subscribe (--topics) names no topic: remove it to read all topics")
         object.__setattr__(self, "options", options)
+        if "subscribe" in options and not self.named_topics:
+            raise JobError("option subscribe (--topics) names no topic: remove it to read all topics")
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that the option `subscribe` names; empty without the option. Raises JobError for a text
+        that is no name of a topic."""
+        try:
+            return topics("subscribe", self.options.get("subscribe", ""))
+        except BadOption as error:
+            raise JobError(str(error)) from error
 
     def check_options(self, job: str, applied: Collection[str]) -> None:
         """Raises JobError for an option that this job does not apply, as ignoring it silently would
@@ -101,7 +113,7 @@ class LogSource:
     def check_topics(self) -> None:
         """Raises JobError for a topic that the stores or the archive do not have, as it would look like an
         empty topic. Brokers report unknown topics themselves. Blocking."""
-        wanted = names(self.options.get("subscribe", ""))
+        wanted = self.named_topics
         if self.servers or not wanted:
             return
         known = self.topics()
@@ -162,11 +174,16 @@ class LogSource:
         messages.
         """
         if self.archive:
+            if not files_for(self.archive).is_dir(f"{self.archive}/{RECORDS_DIR}"):
+                raise JobError(
+                    f"{self.archive} is no archive: it has no directory {RECORDS_DIR}; give the directory "
+                    "that `dledger spark archive --to` wrote"
+                )
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
             for name, wanted in (("value", value), ("headers", headers)):
                 frame = frame if wanted else frame.drop(name)
-            topics = names(self.options.get("subscribe", ""))
-            return frame.where(F.col("topic").isin(*topics)) if topics else frame
+            topics_wanted = self.named_topics
+            return frame.where(F.col("topic").isin(*topics_wanted)) if topics_wanted else frame
         if self.options.get("corruptRecords", "").lower() == "include":
             raise JobError(
                 "option corruptRecords: include is only for `read`, which shows the rows: use skip"
@@ -205,6 +222,17 @@ def _stored_topics(stores: tuple[str, ...], *, deleted: bool) -> set[str] | None
     there = {name for one in found for name in one.names or ()}
     gone = {name for one in found for name in one.lives.of if one.lives.begin(name)} if deleted else set()
     return there | gone
+
+
+def stores_of_group(replica: Replica, stores: tuple[str, ...]) -> list[str]:
+    """Return those of the stores that hold replicas of the same broker group, that of `replica` first. Where
+    one is damaged, the others are read. Blocking."""
+    found = {replica.store: None}
+    for path in stores:
+        with suppress(StoreError, OSError):
+            if any(group_name(one) == group_name(replica) for one in open_store(files_for(path), path)):
+                found.setdefault(path.rstrip("/") or "/")
+    return list(found)
 
 
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:

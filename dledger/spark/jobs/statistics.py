@@ -8,7 +8,7 @@ are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ class TopicStatistics:
 
     `queue_skew`: number of messages of the fullest queue, divided by the average of the queues that are
     not empty; `latency_negative`: number of messages whose birth is later than their storing;
-    `peak_messages_per_s`: rate in the bucket of time with the most messages.
+    `peak_messages_per_s`: highest rate in a bucket of time, never below `messages_per_s`.
     """
 
     topic: str
@@ -247,12 +247,13 @@ def statistics(
         series = _series(narrow, width)
     finally:
         narrow.unpersist()
-    peaks: dict[str, int] = {}
-    for topic, _, messages, _ in series:
-        peaks[topic] = max(peaks.get(topic, 0), messages)
+    buckets: dict[str, list[tuple[int, int]]] = {}
+    for topic, begin, messages, _ in series:
+        buckets.setdefault(topic, []).append((begin, messages))
     topics = []
     for row in rows:
-        seconds = max((row.last - row.first) / 1000, 1.0)
+        rate = row.messages / seconds_between(row.first, row.last)
+        peak = max(rate, peak_rate(buckets[row.topic], width, row.first, row.last))
         topics.append(
             TopicStatistics(
                 topic=row.topic,
@@ -262,8 +263,8 @@ def statistics(
                 queue_skew=round(skew[row.topic], 2),
                 first_stored_ms=row.first,
                 last_stored_ms=row.last,
-                messages_per_s=round(row.messages / seconds, 3),
-                peak_messages_per_s=round(peaks[row.topic] / width, 3),
+                messages_per_s=round(rate, 3),
+                peak_messages_per_s=round(peak, 3),
                 size_min=row.size_min,
                 size_avg=round(row.size_avg, 1),
                 size_p50=row.sizes[0],
@@ -282,6 +283,21 @@ def statistics(
             )
         )
     return Statistics(topics, width, series)
+
+
+def seconds_between(first_ms: int, last_ms: int) -> float:
+    """Return the time span in seconds, at least one second."""
+    return max((last_ms - first_ms) / 1000, 1.0)
+
+
+def peak_rate(buckets: Sequence[tuple[int, int]], width_s: int, first_ms: int, last_ms: int) -> float:
+    """Return the highest rate, in messages per second, of the buckets (begin in ms, messages). Of the first
+    and the last bucket only the part between the first and the last message counts; otherwise a short topic
+    would have a peak below its average."""
+    return max(
+        messages / seconds_between(max(begin, first_ms), min(begin + width_s * 1000, last_ms))
+        for begin, messages in buckets
+    )
 
 
 def _narrow(messages: DataFrame) -> DataFrame:
