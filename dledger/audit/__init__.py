@@ -10,6 +10,9 @@ different digests are read again, entry by entry. This needs far fewer rows than
 
 * `findings`   codes, severities, advice, exit codes; the kinds of rows that a scan yields
 * `store_directory`   a store directory: replicas, segments, index files, identity, checkpoint
+* `small_files`   reads identity, members, checkpoint and what other files say about the log
+* `side_checks`   checks the small files: hard state, `lock`, members, `begins`, snapshots
+* `state_sense`   checks that a replicated state makes sense by itself
 * `walk`       finds the entries in the bytes of a segment, and their damage; pure
 * `digests`    additive digest of a block
 * `unit_files` files of fixed-size units

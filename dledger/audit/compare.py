@@ -105,6 +105,9 @@ def analyse(
         mine = [found for found in findings if found.replica == holding.name]
         others = [found for found in findings if found.replica != holding.name]
         findings = others + place_heads(holding, mine)
+    for number, found in enumerate(findings):
+        if found.code == "ENDS_EARLY" and (same_time or _runs(holdings, found.replica)):
+            findings[number] = found._replace(severity=int(Severity.ERROR))
     if len(holdings) > 1:
         stranger = _strangers(holdings)
         if stranger is not None:
@@ -130,6 +133,11 @@ def analyse(
     replicas = [holding.as_json() for holding in holdings]
     members = _configured(holdings).row.members if holdings else 0
     return Report(replicas, compared, findings, kept=Kept.of(everything), members=members)
+
+
+def _runs(holdings: list[Holding], replica: str) -> bool:
+    """Whether this replica is a running node that answered for itself."""
+    return any(holding.name == replica and holding.row.live for holding in holdings)
 
 
 def _strangers(holdings: list[Holding]) -> Finding | None:
@@ -221,7 +229,8 @@ def _excused(group: Group, holding: Holding, index: int) -> bool:
 
 def _is_earlier(group: Group, holding: Holding, index: int) -> bool:
     same_time = group.same_time or holding.row.live
-    return not same_time and index > max(holding.end, holding.committed)
+    claimed = -1 if holding.ends_early else holding.committed
+    return not same_time and index > max(holding.end, claimed)
 
 
 def _retired(holding: Holding, index: int) -> bool:

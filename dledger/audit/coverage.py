@@ -76,6 +76,12 @@ class Holding:
         """Highest index that the replica knew to be committed before the scan."""
         return self.row.committed
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether only zeros follow the last entry, although the replica knew further ones to be
+        committed."""
+        return any(segment.stop == "zeros" for segment in self.segments)
+
     def as_json(self) -> dict[str, object]:
         """Return the replica as an object for the report."""
         return {
@@ -158,6 +164,11 @@ def _beginning(holding: Holding) -> int:
     head, row = holding.segments[0], holding.row
     if row.base_index >= 0:
         return row.base_index + 1  # retention or an install: a snapshot holds what came before
+    if 0 <= row.begins < head.segment:  # retention moves this before it removes a segment
+        named = [snapshot.index for snapshot in holding.snapshots if snapshot.segment == row.begins]
+        return max(named, default=-1) + 1
+    if head.segment > 0 and row.begins == head.segment:
+        return max(holding.first, 0)  # the node recorded that, and its snapshot of that place is lost
     if head.segment == 0 or (row.ours and (row.head_unit or head.stop == "lost" or head.bad_head)):
         return 0
     return max(holding.first, 0)
@@ -170,11 +181,13 @@ def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[F
     missing = [*_check_files(holding), *_check_head(holding, filled)]
     for before, after in pairwise(filled):
         missing += _check_seam(holding, before, after)
+    missing += _check_whole(holding, [*found, *missing])
     yield from missing
-    yield from _check_whole(holding, [*found, *missing])
+    early = list(_check_end(holding, [*found, *missing]))
+    yield from early
     yield from _check_hard_state(holding)
-    yield from _check_index(holding)
-    yield from _check_queues(holding)
+    yield from _check_index(holding, early)
+    yield from _check_queues(holding, found)
 
 
 def _check_files(holding: Holding) -> Iterator[Finding]:
@@ -269,8 +282,14 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
     row = holding.row
     if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
         return  # what is before it is reported already, or is being removed
-    if row.ours and row.head_unit and holding.beginning < holding.first:
+    if (
+        row.ours
+        and (row.head_unit or 0 <= row.begins < filled[0].segment)
+        and (holding.beginning < holding.first)
+    ):
         text = "the log begins late, although its index file has the entries before"
+        if not row.head_unit:
+            text = f"the log begins late, although the file `begins` says that it begins at {row.begins}"
         last = holding.first - 1
         yield finding("MISSING_SEGMENT", holding.name, text, first=holding.beginning, last=last, segment=0)
 
@@ -290,12 +309,40 @@ def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding
             told += [span for span in gaps if span[1] + 1 == each.first_index]
         elif each.severity >= Severity.ERROR and each.first_index >= 0:
             told.append((each.first_index, each.last_index))
+    if holding.ends_early:
+        told.append((end + 1, _NO_END))
     for first, last in _lacking(told, holding.beginning, committed):
         if first > end:
             text = f"the log ends at index {end}, but its checkpoint knew {committed} to be committed"
         else:
             text = "committed entries are in no segment"
         yield finding("MISSING_ENTRIES", holding.name, text, first=first, last=last)
+
+
+def _check_end(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Find a log that ends before entries that other files of the replica know. Nothing is reported if damage
+    or unread segments explain it."""
+    row, end = holding.row, max(holding.end, holding.beginning - 1)
+    spans = [*holding.unread, *(span for segment in holding.segments for span in segment.holes)]
+    spans += [(each.first_index, each.last_index) for each in found if each.severity >= Severity.ERROR]
+    if any(last > end for _, last in spans) or (holding.segments and not holding.head_read):
+        return
+    claims = [
+        (row.committed if holding.ends_early else -1, "the checkpoint says that {} is committed"),
+        (row.applied, "the state file says that {} is applied"),
+        (row.written, "the file `lock` says that {} was written"),
+        (row.snapshot_index, "a boundary snapshot was taken after {}"),
+        (row.index_end - 1 if row.whole_units else -1, "there are index units up to {}"),
+    ]
+    said = [text.format(index) for index, text in claims if index > end]
+    log_end = max([segment.end_pos for segment in holding.segments] + [row.begins, row.log_start, 0])
+    if row.beyond >= log_end:
+        said.append(f"a ConsumeQueue or IndexFile names a message at log offset {row.beyond}")
+    if said:
+        last = max([index for index, _ in claims if index > end], default=-1)
+        what = "only zeros follow" if holding.ends_early else "nothing follows"
+        text = f"the log ends at index {end}, log offset {log_end}, and {what}; but {'; '.join(said)}"
+        yield finding("ENDS_EARLY", holding.name, text, first=end + 1 if last >= 0 else -1, last=last)
 
 
 def _lacking(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
@@ -308,13 +355,13 @@ def _lacking(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[tu
     return [*result, (first, last)] if first <= last else result
 
 
-def _check_index(holding: Holding) -> Iterator[Finding]:
+def _check_index(holding: Holding, early: Sequence[Finding]) -> Iterator[Finding]:
     name, end, committed = holding.name, holding.end, holding.committed
     torn = any(segment.stop in _NOT_SEEN for segment in holding.segments)
     index_end = holding.row.index_end
     if end < 0 or torn:
         return
-    if index_end > end + 1 and committed <= end:
+    if index_end > end + 1 and committed <= end and not (early and holding.row.whole_units):
         text = "index units of entries that the log does not hold"
         yield finding("INDEX_FILE", name, text, first=end + 1, last=index_end - 1)
     elif index_end <= min(committed, end):
@@ -329,7 +376,7 @@ def _check_index(holding: Holding) -> Iterator[Finding]:
             yield finding("INDEX_LAG", name, text, first=max(index_end, sealed + 1), last=last)
 
 
-def _check_queues(holding: Holding) -> Iterator[Finding]:
+def _check_queues(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
     name = holding.name
     ends = {(row.topic, row.queue_id): row for row in holding.queue_files}
     whole_from = _whole_from(holding)
@@ -365,6 +412,13 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             where = f"{key[0]}/{key[1]}"
             text = f"{where}: its last unit points at {position}, but the log holds no message of it"
             yield finding("QUEUE_DANGLING", name, text)
+        elif settled and key in last_of and position < log_end:
+            last = last_of[key].last_offset
+            where = f"{key[0]}/{key[1]} offset {last + 1}"
+            told = any(each.code == "QUEUE_DANGLING" and each.detail.startswith(where) for each in found)
+            if ends[key].end_offset > last + 1 and not told:
+                text = f"{where}: there are units up to offset {ends[key].end_offset - 1}, and no messages"
+                yield finding("QUEUE_DANGLING", name, text)
 
 
 def _check_ends(holding: Holding) -> Iterator[Finding]:

@@ -109,11 +109,27 @@ CODES = {
         "derived data: the node removes it when it finds it, and writes a new one at the next "
         "segment boundary",
     ),
+    "LOCK": Code(
+        Severity.WARNING,
+        "nothing to do: the next start writes it again; without it that start may take a torn tail for "
+        "corruption",
+    ),
+    "SNAPSHOT_MISSING": Code(
+        Severity.WARNING,
+        "the state before the log's beginning is only in the state file here: " + _RECOPY,
+    ),
     "INDEX_FILE": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISMATCH": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISSING": Code(Severity.WARNING, _REBUILD),
     "QUEUE_DANGLING": Code(Severity.WARNING, _REBUILD),
     "STATE_DIFFERS": Code(Severity.CRITICAL, _RAFT),
+    "STATE_IMPOSSIBLE": Code(
+        Severity.ERROR, "the log holds an operation that no leader should have written: report it"
+    ),
+    "TIMER_OVERDUE": Code(
+        Severity.WARNING,
+        "if the group was down or has no leader, start it and audit it again later; otherwise report it",
+    ),
     "STATE_DAMAGED": Code(
         Severity.WARNING, "derived data: nothing to do, as the node replays the log at its next start instead"
     ),
@@ -155,6 +171,17 @@ CODES = {
         Severity.INFO, "the result holds only for the other members: give the store of this member, too"
     ),
     "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
+    "ENDS_EARLY": Code(
+        Severity.WARNING,
+        "if this is a copy that was made while the node ran, make it again with dledger backup; "
+        "otherwise entries are lost here: keep all stores, and audit those of stopped nodes with "
+        "--same-time",
+    ),
+    "INSTALLING": Code(
+        Severity.WARNING,
+        "start this node and wait: it finishes the install of the snapshot; until then the segments "
+        "here mean nothing",
+    ),
     "COPIES_APART": Code(
         Severity.INFO,
         "nothing to do if the stores were copied one after the other; to count the copies of the "
@@ -256,6 +283,12 @@ class ReplicaRow(NamedTuple):
     * `node`, `voters`: its id, and the ids of the voters in its group, separated by commas, empty if unknown.
     * `voters_since`: index of the configuration entry that names the voters, -1 for the founders.
     * `hard_term`: term in its hard state, -1 if it has none.
+    * `written`: last entry that the node had written, -1 if it did not record that.
+    * `snapshot_index`: last entry before the newest boundary snapshot, -1 without one.
+    * `whole_units`: 0 if the last index unit was not written for its entry.
+    * `beyond`: highest log offset of a message in a ConsumeQueue or IndexFile, if the log has no entry there;
+      else -1.
+    * `begins`: log offset at which the log begins according to the file `begins`, -1 if it does not say.
     * `live`: 1 if the running node itself answered, so that entries that it does not show do not exist there.
     """
 
@@ -282,6 +315,11 @@ class ReplicaRow(NamedTuple):
     voters_since: int = -1
     hard_term: int = -1
     live: int = 0
+    written: int = -1
+    snapshot_index: int = -1
+    whole_units: int = 1
+    beyond: int = -1
+    begins: int = -1
 
 
 class SegmentRow(NamedTuple):

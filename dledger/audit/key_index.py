@@ -142,11 +142,15 @@ def _position(file: File, slots: int, number: int) -> int:
 # --- one file by itself -----------------------------------------------------------------------------
 
 
-def check_file(files: Files, replica: str, key_file: KeyFile) -> Iterator[Finding]:
-    """Check the links and slots of one file. Raises OSError."""
+def check_file(files: Files, replica: str, key_file: KeyFile, *, ours: bool = False) -> Iterator[Finding]:
+    """Check the links, slots and header of one file. `ours`: one of our brokers wrote it. (Versions of
+    RocketMQ count the slots in use in different ways.) Raises OSError."""
     file = files.open_read(key_file.path)
     try:
         problems = list(_check_links(file, key_file))
+        header = key_file.header
+        if ours and header.slots_used != key_file.units:
+            problems.append(f"the header says {header.slots_used} slots in use for {key_file.units} units")
     except FileNotFoundError:
         return
     finally:
@@ -308,6 +312,8 @@ class KeyCheck:
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit counts from the end of the previous file, but `begin_ms` is the time of its message.
         fits = np.where(theirs.first, stored == theirs.begin_ms, theirs.seconds == expected)
+        # Only the header has the time of the last unit in ms; a search skips a file by it.
+        fits &= (theirs.end_ms < 0) | (stored == theirs.end_ms)
         wrong = np.flatnonzero(matched & ~fits)
         if len(wrong):
             one = int(wrong[0])
@@ -334,18 +340,20 @@ class KeyCheck:
 
 @dataclass(frozen=True)
 class _Units:
-    """Units of several files as columns, in order. `first` says whether a unit is the first of its file."""
+    """Units of several files as columns, in order. `first` says whether a unit is the first of its file.
+    `end_ms` is the end time in the header of the file for its last unit, and -1 for all others."""
 
     position: Array
     hashed: Array
     seconds: Array
     begin_ms: Array
     first: Array
+    end_ms: Array
 
 
 def _no_units() -> _Units:
     none = np.empty(0, np.int64)
-    return _Units(none, none, none, none, np.empty(0, bool))
+    return _Units(none, none, none, none, np.empty(0, bool), none)
 
 
 def _join(parts: list[_Units]) -> _Units:
@@ -378,7 +386,8 @@ def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Un
                 chosen[name].astype(np.int64) for name in ("position", "hash", "seconds")
             )
             begin_ms = np.full(len(chosen), key_file.header.begin_ms)
-            parts.append(_Units(position, hashed, seconds, begin_ms, numbers == 1))
+            end_ms = np.where(numbers == key_file.units, key_file.header.end_ms, -1)
+            parts.append(_Units(position, hashed, seconds, begin_ms, numbers == 1, end_ms))
     finally:
         file.close()
     return _join(parts)

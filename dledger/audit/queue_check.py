@@ -8,7 +8,7 @@ compared.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from dledger.audit.entries import Array
 from dledger.audit.findings import QueueRow
-from dledger.audit.records import TIMED_TOPICS, QueueKey, Records, differing_units
+from dledger.audit.records import QueueKey, Records, differing_units
 from dledger.audit.unit_files import UnitFiles
 from dledger.audit.walk import Fault
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
@@ -36,6 +36,7 @@ class QueueCheck:
     offsets are checked.
 
     * `applied`: the units of messages up to this index must exist, because the broker recorded that durably.
+    * `without_codes`: topics whose third field of a unit is not compared.
     * `deleted`: maps each deleted topic to the log offset below which its messages have no units any longer.
     """
 
@@ -47,8 +48,10 @@ class QueueCheck:
         segment: int,
         applied: int = -1,
         deleted: Mapping[str, int] = MappingProxyType({}),
+        without_codes: Container[bytes] = (),
     ) -> None:
         self._deleted = {topic.encode(): at for topic, at in deleted.items()}
+        self._without_codes = without_codes
         self._files = files
         self._root = root
         self._replica = replica
@@ -210,7 +213,7 @@ class QueueCheck:
         expected = units[: count * UNIT_SIZE]
         if stored == expected:
             return
-        for number in differing_units(stored, expected, without_code=key[0] in TIMED_TOPICS):
+        for number in differing_units(stored, expected, without_code=key[0] in self._without_codes):
             index = int(indexes[number])
             where = f"{_name(key)} offset {first + number}"
             theirs, ours = (

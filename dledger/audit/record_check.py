@@ -13,7 +13,6 @@ import numpy as np
 from dledger.audit.entries import BODY_DAMAGED, Array, Columns, Entry
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.records import (
-    TIMED_TOPICS,
     PropertyTexts,
     QueueNames,
     Records,
@@ -45,11 +44,13 @@ from dledger.formats.record import (
     decode_record,
 )
 from dledger.formats.state import TOPIC_DELETE, ReplicatedState
+from dledger.formats.timers import TIMER_TOPIC, timer_code
 
 DEEP_EVERY = 8
 """In one of this many windows, the CRC inside each record is checked even though that of its entry fits. A
 disk cannot damage only one of the two CRCs. A faulty writer can, and does so more than once."""
 _TAGS = TAGS.encode()
+_TIMERS = TIMER_TOPIC.encode()
 _DELETION = TOPIC_DELETE.encode()
 
 
@@ -90,10 +91,17 @@ class RecordCheck:
         chosen = records[taken]
         which = self.names.numbers(data, chosen)
         if len(chosen):
-            self._queues.expect_all(
-                self.names.keys, which, chosen, queue_units(chosen, tag_codes(texts)[taken])
-            )
+            codes = tag_codes(texts)[taken]
+            self._times(data, chosen, which, codes)
+            self._queues.expect_all(self.names.keys, which, chosen, queue_units(chosen, codes))
         return Sorted(records, texts, chosen, which)
+
+    def _times(self, data: bytes, chosen: Records, which: Array, codes: Array) -> None:
+        """Replace the codes of timer messages by their times."""
+        timed = [number for number, key in enumerate(self.names.keys) if key[0] == _TIMERS]
+        for number in np.flatnonzero(np.isin(which, timed)).tolist() if timed else ():
+            at = int(chosen.properties_at[number])
+            codes[number] = timer_code(data[at : at + int(chosen.properties_size[number])])
 
     def _deletions(self, data: bytes, records: Records) -> None:
         """Note the topics that are deleted in this window."""
@@ -202,6 +210,7 @@ def _wide_record(data: memoryview, pos: int) -> _Unit | None:
 
 
 def _pack_unit(physical: int, size: int, topic: bytes, properties: bytes) -> bytes:
+    if topic == _TIMERS:
+        return UNIT.pack(physical, size, timer_code(properties))
     tags = find_property(properties, _TAGS)
-    code = tags_code(tags.decode("utf-8", "replace")) if tags else 0
-    return UNIT.pack(physical, size, 0 if topic in TIMED_TOPICS else code)
+    return UNIT.pack(physical, size, tags_code(tags.decode("utf-8", "replace")) if tags else 0)

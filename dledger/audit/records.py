@@ -42,8 +42,7 @@ from dledger.formats.record import (
 )
 
 TIMED_TOPICS = (b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_wheel_timer")
-"""Topics whose tag codes are delivery times. These times are not in the log, or RocketMQ computes them in
-another way."""
+"""Topics whose tag codes are delivery times in RocketMQ's stores. These times are not in the log."""
 
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2

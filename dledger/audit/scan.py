@@ -17,12 +17,25 @@ import numpy as np
 
 from dledger.audit.digests import BLOCK_ENTRIES, BlockDigests
 from dledger.audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
-from dledger.audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
+from dledger.audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, finding
 from dledger.audit.index_units import IndexCheck, IndexUnits
+from dledger.audit.key_files_check import PROGRESS_FILE, check_listed, check_sequence, read_listed
 from dledger.audit.key_index import KeyCheck, check_file, open_key_files
+from dledger.audit.log_probe import LogProbe
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.record_check import RecordCheck, is_sound
-from dledger.audit.records import QueueNames, has_record
+from dledger.audit.records import TIMED_TOPICS, QueueNames, Records, has_record
+from dledger.audit.side_checks import (
+    check_beginning,
+    check_hard_state,
+    check_lock,
+    check_markers,
+    check_members,
+    check_own_checkpoint,
+    check_snapshot,
+    hard_term,
+)
+from dledger.audit.small_files import read_written
 from dledger.audit.state_check import StateCheck
 from dledger.audit.store_directory import Replica, SegmentTask, log_start, peek_first_index
 from dledger.audit.unit_files import UnitFiles
@@ -34,21 +47,11 @@ from dledger.formats.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
     MAGIC,
+    Kind,
     unpack_header,
 )
-from dledger.formats.snapshot import Manifest, check_parts
-from dledger.formats.store_files import (
-    HARD_STATE_FILE,
-    INDEX_DIR,
-    POISONED_FILE,
-    REFILL_FILE,
-    SNAPSHOTS_DIR,
-    CorruptFile,
-    decode_hard_state,
-    segment_name,
-)
+from dledger.formats.store_files import INDEX_DIR, CorruptFile
 from dledger.runtime import File, Files
-from dledger.runtime.atomic_file import read_file
 
 WINDOW = 4 * 1024 * 1024
 """Number of bytes that are read at a time. It is doubled while one entry does not fit."""
@@ -177,7 +180,15 @@ class _Beside:
 def _state_check(files: Files, task: SegmentTask, names: QueueNames) -> StateCheck:
     end = task.start + task.segment_size
     return StateCheck(
-        files, task.directory, task.start, end, task.first_index, task.state_file, task.committed, names
+        files,
+        task.directory,
+        task.start,
+        end,
+        task.first_index,
+        task.state_file,
+        task.committed,
+        names,
+        task.queue_root,
     )
 
 
@@ -195,12 +206,21 @@ def scan_segment(
     units = IndexUnits(files, task.directory, task.index_end)
     index_check = IndexCheck(units, task.committed, task.index_end)
     no_units = np.empty(0, np.int64)
-    queues = QueueCheck(files, task.queue_root, task.replica, task.start, task.applied, dict(task.deleted))
+    queues = QueueCheck(
+        files,
+        task.queue_root,
+        task.replica,
+        task.start,
+        task.applied,
+        dict(task.deleted),
+        without_codes=() if task.ours else TIMED_TOPICS,
+    )
     records = RecordCheck(task.committed, queues, deep=deep)
     first: Entry | None = None
     last: Entry | None = None
     committed_end = task.start
     settled_term = -1
+    unnamed: list[Fault] = []
     count = holes = 0
     walker: SegmentWalker | None = None
     error: OSError | None = None
@@ -225,8 +245,12 @@ def scan_segment(
                 keys.whole = not queues.opaque
                 texts = (found.records, found.texts) if found else None
                 beside.look("IndexFile", partial(keys.add, window.data, window.base, columns, texts), None)
+            if found is not None:
+                unnamed += _unnamed_configurations(task, found.records)
             if state is not None:
                 state.check_place(columns)
+                if found is not None:
+                    state.note_times(found.records)
             if state is not None and found is not None and not queues.opaque:
                 state.add(window.data, columns, found.records, found.queued, found.which)
             elif state is not None:
@@ -243,6 +267,10 @@ def scan_segment(
             queue_rows = list(queues.finish(task.start, committed_end))
             if state is not None and last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
                 state.finish(last.index)
+            if state is not None and last is not None:
+                full = walker.stop in (Stop.BLANK, Stop.FULL)
+                sense = partial(state.check_sense, last.index, full=full)
+                beside.look("snapshot or state file", sense, None)
         if keys is not None:
             beside.look("IndexFile", partial(keys.finish, committed_end), None)
     except FileNotFoundError as caught:
@@ -253,7 +281,8 @@ def scan_segment(
     finally:
         units.close()
         queues.close()
-    faults = [*(walker.faults if walker else []), *records.faults]
+    faults = [*(walker.faults if walker else []), *records.faults, *unnamed]
+    faults += _short_file(task, walker) if count else []
     derived = [*index_check.faults, *queues.faults]
     derived += [*(keys.faults if keys else []), *(state.faults if state else [])]
     if queues.error is not None:
@@ -297,6 +326,25 @@ def scan_segment(
     )
 
 
+def _unnamed_configurations(task: SegmentTask, records: Records) -> list[Fault]:
+    """Return a fault for each configuration entry that the file `members` should name. A node writes that
+    file before the log continues in another segment."""
+    if task.configs is None or task.next_first is None:
+        return []
+    found = records.index[(records.kind == Kind.CONFIG) & (records.index <= task.committed)]
+    text = "members file: it does not name this configuration entry"
+    return [Fault("IDENTITY", index, index, text) for index in found.tolist() if index not in task.configs]
+
+
+def _short_file(task: SegmentTask, walker: SegmentWalker | None) -> list[Fault]:
+    """Return a fault if the segment's file is shorter than a segment, and nothing else is wrong at its
+    end."""
+    ends = (Stop.END, Stop.TORN, Stop.ZEROS)
+    if not task.ours or walker is None or walker.stop not in ends or task.size >= task.segment_size:
+        return []
+    return [Fault("BLANK_TAIL", -1, -1, f"the file has {task.size} bytes; a segment has {task.segment_size}")]
+
+
 def _is_retired(files: Files, task: SegmentTask) -> bool:
     """Whether retention has removed the segment, or has recorded that it will. Then data derived from the
     segment is removed, too."""
@@ -331,19 +379,26 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     def look(what: str, step: Callable[[], Iterator[Row]]) -> list[Row]:
         return beside.look(what, lambda: list(step()), [])
 
+    log = LogProbe(files, replica)
     extents = look("ConsumeQueue", partial(_queue_extents, files, replica))
+    key_files = look("IndexFile", partial(_key_files, files, replica))
     # read last: whatever retention removed from the queues is before it
     start = beside.look("log directory", lambda: log_start(files, replica), 0)
-    rows = look("poisoned", partial(_poisoned, files, replica))
-    rows += look("refill", partial(_refill, files, replica))
-    rows += look("hardstate", partial(_hard_state, files, replica))
-    hard_term = beside.look("hardstate", partial(_hard_term, files, replica), -1)
+    rows = look("markers", partial(check_markers, files, replica))
+    rows += look("begins", partial(check_beginning, files, replica))
+    rows += look("checkpoint", partial(check_own_checkpoint, files, replica))
+    rows += look("members", partial(check_members, files, replica, log))
+    rows += look("lock", partial(check_lock, files, replica))
+    rows += look("hardstate", partial(check_hard_state, files, replica))
+    term = beside.look("hardstate", partial(hard_term, files, replica), -1)
     for manifest in replica.snapshots:
-        rows += look(f"snapshot at {manifest.pos}", partial(_snapshot, files, replica, manifest))
+        rows += look(f"snapshot at {manifest.pos}", partial(check_snapshot, files, replica, manifest))
     rows += look("index file", partial(_index_of_holes, files, replica))
     rows += extents
-    rows += look("IndexFile", partial(_key_files, files, replica))
-    own = replica.row()._replace(log_start=start, hard_term=hard_term)
+    rows += key_files
+    own = replica.row()._replace(log_start=start, hard_term=term)
+    own = own._replace(written=min(own.written, read_written(files, replica.directory)))
+    own = own._replace(beyond=beside.look("log", lambda: _beyond(log, [*extents, *key_files]), -1))
     # Files that could not be read are not behind those of other replicas.
     yield own._replace(queues=0) if {"ConsumeQueue", "IndexFile"} & beside.errors.keys() else own
     yield from replica.problems
@@ -352,53 +407,13 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     yield from rows
 
 
-def _poisoned(files: Files, replica: Replica) -> Iterator[Row]:
-    reason = read_file(files, f"{replica.directory}/{POISONED_FILE}")
-    if reason is not None:
-        text = reason.decode("utf-8", "replace").strip()
-        yield finding("POISONED", replica.name, f"the node stopped after a failure: {text}")
-
-
-def _refill(files: Files, replica: Replica) -> Iterator[Row]:
-    reason = read_file(files, f"{replica.directory}/{REFILL_FILE}")
-    if reason is not None:
-        text = reason.decode("utf-8", "replace").strip()
-        yield finding("REFILL", replica.name, f"entries may be lost here, as the node reports: {text}")
-
-
-def _hard_term(files: Files, replica: Replica) -> int:
-    data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
-    known = None if data is None else decode_hard_state(data)
-    return -1 if known is None else known[1].term
-
-
-def _hard_state(files: Files, replica: Replica) -> Iterator[Row]:
-    """Findings about the hard state. Stores of Apache RocketMQ have none. Our nodes write it before their
-    first entry."""
-    data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
-    if data is not None and any(data):
-        if decode_hard_state(data) is None:
-            yield finding("HARD_STATE", replica.name, "both slots of the hardstate file are damaged")
-    elif replica.identity is not None and any(one.first_index is not None for one in replica.segments):
-        what = "not there" if data is None else "empty"
-        text = f"the hardstate file is {what}, though the log has entries: the node has forgotten its votes"
-        yield finding("HARD_STATE", replica.name, text)
-
-
-def _snapshot(files: Files, replica: Replica, manifest: Manifest) -> Iterator[Row]:
-    path = f"{replica.directory}/{SNAPSHOTS_DIR}/{segment_name(manifest.pos)}"
-    try:
-        parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
-        check_parts(manifest, {name: data for name, data in parts.items() if data is not None})
-    except CorruptFile as error:
-        if not files.exists(path):
-            return  # a live node has removed it meanwhile
-        text = f"{path}: {error}"
-        yield finding("SNAPSHOT_DAMAGED", replica.name, text, first=manifest.index, segment=manifest.pos)
-    except FileNotFoundError:
-        return  # removed between two looks
-    said = (manifest.digest, manifest.term, manifest.chain)
-    yield SnapshotRow(replica.name, manifest.pos, manifest.index, *said)
+def _beyond(log: LogProbe, rows: list[Row]) -> int:
+    """Compute `ReplicaRow.beyond`. An entry is written before derived files name it. So the log, which is
+    read after them, holds it now."""
+    named = [row.last_position for row in rows if isinstance(row, QueueFilesRow)]
+    named += [row.end_position for row in rows if isinstance(row, KeyFileRow)]
+    newest = max(named, default=-1)
+    return newest if newest >= 0 and log.at(newest - HEADER_SIZE) is None else -1
 
 
 def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:
@@ -450,16 +465,33 @@ def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:
 
 
 def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
+    """Check the IndexFiles, and yield a row for each of them."""
+    try:
+        listed = read_listed(files, replica.state_dir)  # before the files, which hold at least that
+    except CorruptFile as error:
+        yield finding("KEY_INDEX", replica.name, f"{replica.state_dir}/{PROGRESS_FILE}: {error}")
+        listed = []
     if not replica.key_root:
+        if replica.queue_root and listed:
+            start = log_start(files, replica)
+            for problem in check_listed(listed, [], [], start):
+                yield finding("KEY_INDEX", replica.name, problem)
         return
+    names = files.listdir(replica.key_root)
     key_files, problems = open_key_files(files, replica.key_root)
+    ours = replica.identity is not None
+    problems += check_sequence(files, replica.key_root, key_files, ours=ours)
+    if ours:
+        told = "".join(problems)
+        missing = check_listed(listed, names, key_files, log_start(files, replica))
+        problems += [problem for problem in missing if problem.partition(" ")[0] not in told]
     for problem in problems:
         yield finding("KEY_INDEX", replica.name, problem)
     for key_file in key_files:
         header, name = key_file.header, key_file.path.rpartition("/")[2]
         positions = (header.begin_position, header.end_position)
         yield KeyFileRow(replica.name, name, *positions, key_file.units)
-        yield from check_file(files, replica.name, key_file)
+        yield from check_file(files, replica.name, key_file, ours=ours)
 
 
 def read_entries(

@@ -55,7 +55,7 @@ from dledger.runtime.atomic_file import read_file, replace_file
 SIDE = -1
 """Value in place of a segment's start, for the rows of the side scan."""
 ROWS_FILE = "rows.parquet"
-SCAN_VERSION = 5
+SCAN_VERSION = 6
 """Version of rows and checks. It is raised together with `audit.digests.DIGEST_VERSION`, and when a scan can
 find something new."""
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from dledger.audit.entries import CHAIN_UNKNOWN, Array, Columns
 from dledger.audit.records import QueueNames, Records
 from dledger.audit.replay import Entries, Queued, StateReplay
+from dledger.audit.state_sense import nonsense, overdue_timers
 from dledger.audit.walk import Fault
 from dledger.formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
 from dledger.formats.state import ReplicatedState, UnknownOperation, holds_state, pack_parts, unpack_parts
@@ -42,6 +43,8 @@ def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
         if data is None:
             return None
         manifest = decode_manifest(data)
+        if manifest.pos != pos:
+            return None  # the side scan tells
         parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
         found = {name: part for name, part in parts.items() if part is not None}
         check_parts(manifest, found)
@@ -70,6 +73,7 @@ class StateCheck:
         state_file: str,
         committed: int,
         names: QueueNames,
+        queue_root: str = "",
     ) -> None:
         self._files = files
         self._replay: StateReplay | None = None
@@ -80,6 +84,13 @@ class StateCheck:
         self.faults: list[Fault] = []
         self._committed = committed
         self._segment_end = end
+        self._queue_root = queue_root
+        self._newest_ms = -1
+        """Highest store time of an entry so far, in ms."""
+        self._applied_ms = -1
+        """Store time up to the entry after which the state file was taken, -1 if that is not known."""
+        self._gaps = False
+        """Whether the store time of an entry is unknown."""
         self._end = load_boundary(files, directory, end)
         if self._end is not None and self._end.manifest.index > committed:
             self._end = None
@@ -110,6 +121,15 @@ class StateCheck:
     def give_up(self) -> None:
         """Stop the check, because the effect of an entry on the state is unknown."""
         self._replay = None
+        self._gaps = True
+
+    def note_times(self, records: Records) -> None:
+        """Note the store times of one window."""
+        applied = -1 if self._held is None else self._held.applied
+        before = records.store_ms[records.index <= applied]
+        if len(before):
+            self._applied_ms = max(self._newest_ms, int(before.max()))
+        self._newest_ms = max(self._newest_ms, int(records.store_ms.max(initial=-1)))
 
     def check_place(self, columns: Columns) -> None:
         """Check that the state file and the log agree about the entry after which the state file was
@@ -130,6 +150,7 @@ class StateCheck:
         if text:
             text = f"{self._state_file} belongs to another log: it says that entry {held.applied} {text}"
             self._fault("STATE_DAMAGED", held.applied, text)
+            self._applied = self._held = None
 
     def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:
         """Apply one window. `records` are all its records, `queued` those that have a place in a queue, and
@@ -146,6 +167,27 @@ class StateCheck:
         except UnknownOperation as error:
             self._fault("STATE_TOO_NEW", self._replay.at, f"{error}: the state is not checked from here on")
             self.give_up()
+
+    def check_sense(self, last_index: int, *, full: bool) -> None:
+        """Check that the states by themselves make sense. A state that does not follow from the log is not
+        reported twice. Call it after the segment's last entry, `last_index`; `full` says whether the segment
+        is full. Raises OSError."""
+        if any(fault.code.startswith("STATE_") for fault in self.faults):
+            return
+        held, end = self._held, self._end
+        if held is not None and self._applied_ms >= 0 and held.applied <= last_index:
+            newest_ms = -1 if self._gaps else self._applied_ms
+            text = nonsense(held.state, held.end_pos, newest_ms)
+            if text:
+                self._fault("STATE_IMPOSSIBLE", held.applied, f"{self._state_file}: {text}")
+            elif late := overdue_timers(self._files, self._queue_root, held.state, newest_ms):
+                self._fault("TIMER_OVERDUE", held.applied, late)
+        if full and end is not None and end.manifest.index == last_index:
+            newest_ms = -1 if self._gaps else self._newest_ms
+            text = nonsense(unpack_parts(end.parts), end.manifest.pos, newest_ms)
+            if text:
+                text = f"the boundary snapshot at {end.manifest.pos}: {text}"
+                self._fault("STATE_IMPOSSIBLE", last_index, text)
 
     def finish(self, last_index: int) -> None:
         """Compare the state with the snapshot that follows the segment. Call it after the segment's last

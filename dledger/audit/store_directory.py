@@ -12,36 +12,45 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dledger.audit.findings import Finding, ReplicaRow, finding
-from dledger.audit.membership import FOUNDERS_UNKNOWN, Members, read_members
+from dledger.audit.membership import FOUNDERS_UNKNOWN, Members
+from dledger.audit.small_files import (
+    ANYWHERE,
+    NODE_PREFIX,
+    Claims,
+    list_snapshots,
+    read_begins,
+    read_checkpoint,
+    read_claims,
+    read_group,
+    read_identity,
+)
 from dledger.audit.unit_files import UnitFiles
-from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
+from dledger.formats.entry import (
+    APACHE_MAGICS,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    known_magic,
+    unpack_header,
+)
 from dledger.formats.index_file import NAME_DIGITS
-from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
-from dledger.formats.state import DELETIONS
-from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, unpack_snapshot
+from dledger.formats.snapshot import Manifest
+from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR
 from dledger.formats.store_files import (
-    CHECKPOINT_FILE,
     DATA_DIR,
     IDENTITY_FILE,
     INDEX_DIR,
     POOL_DIR,
-    SNAPSHOTS_DIR,
     Checkpoint,
-    CorruptFile,
     Identity,
-    decode_checkpoint,
-    decode_identity,
-    decode_json,
     parse_segment_name,
     segment_name,
 )
 from dledger.runtime import Files
-from dledger.runtime.atomic_file import read_file
 
-NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"
 COMMITLOG_DIR = "commitlog"
-_ANYWHERE = 1 << 62
+_NO_CLAIMS = Claims()
 
 
 class StoreError(Exception):
@@ -73,7 +82,7 @@ class Segment:
 class Replica:
     """One node's log directory. `data` is the directory of its segments. `queue_root` and `key_root` are the
     directories of ConsumeQueues and IndexFiles, empty if they do not exist or may belong to another node.
-    `applied` is the entry after which the broker's state file was taken, -1 if there is none."""
+    """
 
     name: str
     store: str
@@ -89,10 +98,9 @@ class Replica:
     data: str = ""
     key_root: str = ""
     state_file: str = ""
-    applied: int = -1
-    deleted: tuple[tuple[str, int], ...] = ()
-    """Deleted topics according to the state file, each with the log offset up to which its messages belong to
-    the deleted topic."""
+    state_dir: str = ""
+    """Directory of the broker's state file, empty if it may belong to another node."""
+    claims: Claims = _NO_CLAIMS
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots with a valid manifest, by position."""
     begins: int = -1
@@ -101,6 +109,25 @@ class Replica:
     units_due: int = 0
     """See `ReplicaRow`."""
     members: Members = FOUNDERS_UNKNOWN
+    whole_units: bool = True
+    """Whether the last index unit is one that was written for its entry."""
+
+    @property
+    def applied(self) -> int:
+        """The entry after which the broker's state file was taken, -1 if there is none."""
+        return self.claims.applied
+
+    @property
+    def deleted(self) -> tuple[tuple[str, int], ...]:
+        """Deleted topics according to the state file, each with the log offset up to which its messages
+        belong to the deleted topic."""
+        return self.claims.deleted
+
+    @property
+    def snapshot_index(self) -> int:
+        """Highest entry of which a boundary snapshot existed before the segments were listed; -1 if there was
+        none."""
+        return max((one.index for one in self.snapshots if one.pos in self.claims.snapshots), default=-1)
 
     @property
     def base_index(self) -> int:
@@ -149,6 +176,10 @@ class Replica:
             node=identity.node if identity else "",
             voters=",".join(self.members.voters),
             voters_since=self.members.since,
+            written=self.claims.written,
+            snapshot_index=self.snapshot_index,
+            whole_units=int(self.whole_units),
+            begins=-1 if self.begins == ANYWHERE else self.begins,
         )
 
 
@@ -158,6 +189,9 @@ class SegmentTask:
 
     * `first_index`: index in its first header, -1 if no entry begins there.
     * `next_first`: first index of the next segment that begins with an entry, None if there is none.
+    * `ours`: whether a node of this project wrote the log.
+    * `configs`: indexes of the configuration entries according to the file `members`, None if it does not
+      say.
     * `next_start`: log offset of that next segment, -1 if it follows this one directly.
     """
 
@@ -177,6 +211,8 @@ class SegmentTask:
     next_start: int = -1
     applied: int = -1
     deleted: tuple[tuple[str, int], ...] = ()
+    ours: bool = False
+    configs: tuple[int, ...] | None = None
 
     @property
     def path(self) -> str:
@@ -267,6 +303,7 @@ class _Place(NamedTuple):
     queue_root: str = ""
     key_root: str = ""
     state_file: str = ""
+    state_dir: str = ""
 
 
 def _place(files: Files, store: str, directory: str) -> _Place:
@@ -293,6 +330,7 @@ def _place(files: Files, store: str, directory: str) -> _Place:
         queues,
         keys if has_keys else "",
         state_file if files.exists(state_file) else "",
+        f"{store}/{STATE_DIR}",
     )
 
 
@@ -308,15 +346,8 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
     directory = place.directory
     name = directory.rpartition("/")[2].removeprefix(NODE_PREFIX)
     problems: list[Finding] = []
-    checkpoint_data = read_file(files, f"{directory}/{CHECKPOINT_FILE}")  # before anything else (live stores)
-    checkpoint = decode_checkpoint(checkpoint_data) if checkpoint_data is not None else None
-    if checkpoint is None or checkpoint.committed_index < 0:
-        if checkpoint is not None:
-            said = "says that nothing is committed"
-        else:
-            said = "is not there" if checkpoint_data is None else "is damaged"
-        problems.append(finding("NO_COMMITTED_INDEX", name, f"the checkpoint file {said}"))
-    identity = _read_identity(files, directory, name, problems)
+    checkpoint = read_checkpoint(files, directory, name, problems)  # before anything else (live stores)
+    identity = read_identity(files, directory, name, problems)
     if not listed:
         return Replica(
             name=name,
@@ -332,7 +363,9 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
             problems=(),
         )
     data = place.data or f"{directory}/{DATA_DIR}"
-    # Read before the segments are listed: those of a live log then hold every entry that has a unit.
+    # Read before the segments are listed: those of a live log then hold every entry that has a unit, and all
+    # that other files say.
+    claims = read_claims(files, directory, place.state_file, name, problems)
     index_end = _index_end(files, directory, name, problems)
     segments = list(_list_segments(files, data, name, problems))
     sizes = [segment.size for segment in segments]
@@ -341,13 +374,12 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
         wrong = _size_misfit(identity.segment_size, segments)
         if wrong:
             problems.append(finding("IDENTITY", name, wrong))
-        else:
+        if not wrong or _is_size_of(identity.segment_size, segments):
             segment_size = identity.segment_size
-    begins = _read_begins(files, directory, name, problems)  # read last: a live node writes it first
-    snapshots = tuple(_list_snapshots(files, directory, name, problems))
-    members = _read_members(files, directory, name, identity, checkpoint, problems)
+    begins = read_begins(files, directory, name, problems)  # read last: a live node writes it first
+    snapshots = tuple(list_snapshots(files, directory, name, problems))
+    members = read_group(files, directory, name, identity, checkpoint, problems)
     first = segments[0].first_index if segments else None
-    applied, deleted = _read_state(files, place.state_file, name, problems)
     return Replica(
         name=name,
         store=place.store,
@@ -356,8 +388,8 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
         data=data,
         key_root=place.key_root,
         state_file=place.state_file,
-        applied=applied,
-        deleted=deleted,
+        state_dir=place.state_dir,
+        claims=claims,
         identity=identity,
         checkpoint=checkpoint,
         segment_size=segment_size,
@@ -369,6 +401,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
         begins=begins,
         units_due=_units_due(files, directory, name, index_end, segments, begins),
         members=members,
+        whole_units=index_end == 0 or _has_unit(files, directory, index_end - 1),
     )
 
 
@@ -387,6 +420,16 @@ def _size_misfit(said: int, segments: list[Segment]) -> str:
     there = ", ".join(map(str, sorted(sizes - {said})[:3]))
     return f"identity file: it says segments of {said} bytes; there are files of {there or 'that size'}" + (
         " that begin elsewhere" if elsewhere and not sizes - {said} else ""
+    )
+
+
+def _is_size_of(said: int, segments: list[Segment]) -> bool:
+    """Whether some segments have this size and all begin at multiples of it, so that files of other sizes are
+    wrong."""
+    return (
+        said > 0
+        and any(one.size == said for one in segments)
+        and not any(one.start % said for one in segments)
     )
 
 
@@ -411,44 +454,8 @@ def log_start(files: Files, log: Replica | SegmentTask) -> int:
     """Log offset where a replica's log begins now, from its record or its first segment. Raises OSError."""
     names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
     starts = [start for name in names if (start := parse_segment_name(name)) is not None]
-    noted = _read_begins(files, log.directory, "", [])
-    return max(min(starts, default=0), 0 if noted == _ANYWHERE else noted)
-
-
-def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """Read `Replica.begins`. An invalid file is added to `problems`; the result is then higher than any
-    offset."""
-    path = f"{directory}/{BEGINS_FILE}"
-    try:
-        data = read_file(files, path)
-        said = decode_json(data).get("pos") if data is not None else -1
-        if not isinstance(said, int):
-            raise CorruptFile("it holds no position")
-    except (CorruptFile, ValueError) as error:
-        problems.append(finding("IDENTITY", name, f"{path}: {error}"))
-        return _ANYWHERE
-    return said
-
-
-def _list_snapshots(files: Files, directory: str, name: str, problems: list[Finding]) -> Iterator[Manifest]:
-    for file_name in files.listdir(f"{directory}/{SNAPSHOTS_DIR}"):
-        pos = parse_segment_name(file_name)
-        if pos is None:
-            continue
-        path = f"{directory}/{SNAPSHOTS_DIR}/{file_name}"
-        try:
-            data = read_file(files, f"{path}/{MANIFEST_FILE}")
-            if data is None:
-                raise CorruptFile("no manifest")
-            manifest = decode_manifest(data)
-            if manifest.pos != pos:
-                raise CorruptFile(f"the manifest is of the snapshot at {manifest.pos}")
-        except (CorruptFile, ValueError, OSError) as error:
-            if files.exists(path):  # else a live node has removed it meanwhile
-                code = "UNREADABLE" if isinstance(error, OSError) else "SNAPSHOT_DAMAGED"
-                problems.append(finding(code, name, f"{path}: {error}", segment=pos))
-        else:
-            yield manifest
+    noted = read_begins(files, log.directory, "", [])
+    return max(min(starts, default=0), 0 if noted == ANYWHERE else noted)
 
 
 def _index_end(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
@@ -473,58 +480,7 @@ def _has_unit(files: Files, directory: str, number: int) -> bool:
         return False
     finally:
         index.close()
-    return bool(magic == MAGIC and said == number)
-
-
-def _read_state(
-    files: Files, path: str, name: str, problems: list[Finding]
-) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Read `Replica.applied` and `Replica.deleted` from the state file."""
-    try:
-        data = read_file(files, path) if path else None
-        if data is None:
-            return -1, ()
-        held = unpack_snapshot(data)
-        return held.applied, tuple((row.name, row.at) for row in held.state[DELETIONS].rows.values())
-    except OSError as error:
-        problems.append(finding("UNREADABLE", name, f"{path}: {error}"))
-        return -1, ()
-    except CorruptSnapshot as error:
-        problems.append(finding("STATE_DAMAGED", name, f"{path}: {error}"))
-        return -1, ()
-
-
-def _read_identity(files: Files, directory: str, name: str, problems: list[Finding]) -> Identity | None:
-    data = read_file(files, f"{directory}/{IDENTITY_FILE}")
-    if data is None:
-        return None  # a store of Apache's
-    try:
-        identity = decode_identity(data)
-    except (CorruptFile, ValueError) as error:
-        problems.append(finding("IDENTITY", name, f"identity file: {error}"))
-        return None
-    named = directory.rpartition("/")[2]
-    if named.startswith(NODE_PREFIX) and named != f"{NODE_PREFIX}{identity.node}":
-        text = f"{directory} contains the store of node {identity.node}"
-        problems.append(finding("MISPLACED", name, text))
-    return identity
-
-
-def _read_members(
-    files: Files,
-    directory: str,
-    name: str,
-    identity: Identity | None,
-    checkpoint: Checkpoint | None,
-    problems: list[Finding],
-) -> Members:
-    """Read the members of the group. If the file is invalid, that is added to `problems`, and they are the
-    founders."""
-    try:
-        return read_members(files, directory, identity, checkpoint.committed_index if checkpoint else -1)
-    except CorruptFile as error:
-        problems.append(finding("IDENTITY", name, f"members file: {error}"))
-        return Members(-1, tuple(sorted(identity.members if identity else ())))
+    return bool(magic in APACHE_MAGICS and said == number)
 
 
 def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) -> Iterator[Segment]:
@@ -593,6 +549,8 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 next_start=filled.start if filled is not None else -1,
                 applied=replica.applied,
                 deleted=tuple(one for one in replica.deleted if one[1] > segment.start),
+                ours=replica.identity is not None,
+                configs=replica.members.places,
             )
         )
         if segment.first_index is not None:

@@ -10,6 +10,9 @@ A segment is walked from front to back, window by window. Three kinds of places 
   (safety.md S1). That is normal, because after the end there are zeros or, in a recycled segment, old bytes.
 * A segment may be **retired or cut while it is read** (safety.md S6). So before damage is reported, `recheck`
   checks what the file is now.
+* If there are **only zeros** from some place to the end of the last segment, no entry is damaged there: the
+  log ends early (`Stop.ZEROS`). A copy that was made while the node wrote looks like this, and its last entry
+  may be cut.
 
 Nearly all entries need no decision. They are walked in columns (`entries.plain_run`), the rest entry by
 entry.
@@ -66,6 +69,9 @@ __all__ = [
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _REMAINING = 0xFFFFFF
 _ALL = 1 << 62
+_CUT_ZEROS = 8
+"""Number of zeros with which a damaged body ends if only its first part was written. A whole record ends with
+fewer zeros."""
 _FEW = 16
 """Number of entries that are checked one by one before columns are tried again."""
 
@@ -93,6 +99,8 @@ class Stop(StrEnum):
     """An unfinished entry above the commit index was reached."""
     LOST = "lost"
     """There is damage, and no entry was found behind it."""
+    ZEROS = "zeros"
+    """Only zeros follow, although entries that are known to be committed should be there."""
     RETIRED = "retired"
     """The file is no longer this segment."""
     LIMIT = "limit"
@@ -152,6 +160,12 @@ class SegmentWalker:
         self._batch = 0
         self._own_crcs = False
         self._searching = False
+        self._only_zeros = False
+        """Whether all bytes were zeros in which another entry was searched."""
+        self._half_written = -1
+        """Index of an entry whose body is damaged and ends with zeros, -1 if there is none."""
+        self._drop_last = False
+        """Whether the last entry is left out, because the log ends within it."""
 
     @property
     def next_index(self) -> int | None:
@@ -174,8 +188,7 @@ class SegmentWalker:
             at, more = self._judged(data, at, last, parts, _FEW)
             if more:
                 break
-        self.offset += at
-        return join(parts)
+        return self._walked(parts, at)
 
     def feed_slowly(self, data: bytes, last: bool) -> Columns:
         """Do what `feed` does, but check every entry by itself. `feed` must give an equal result."""
@@ -185,8 +198,15 @@ class SegmentWalker:
             at, more = self._judged(data, at, last, parts, _ALL)
             if more:
                 break
+        return self._walked(parts, at)
+
+    def _walked(self, parts: list[Columns], at: int) -> Columns:
         self.offset += at
-        return join(parts)
+        columns = join(parts)
+        if self._drop_last and len(columns):
+            self.bytes -= int(columns.size[-1])
+            columns = columns[: len(columns) - 1]
+        return columns
 
     def _plain_runs(self, data: bytes, at: int, parts: list[Columns]) -> int:
         """Add runs of entries that need no decision. Return the offset behind them."""
@@ -286,6 +306,8 @@ class SegmentWalker:
                 damage = CHAIN_UNKNOWN
             if damage and not self._damaged(index, damage):
                 return at, False
+            if damage & BODY_DAMAGED and not any(data[end - _CUT_ZEROS : end]):
+                self._half_written = index
             remaining = channel & _REMAINING
             if self._batch and remaining != self._batch - 1 and index <= self._must_reach:
                 text = f"{self._batch} more entries of the batch were announced, this one says {remaining}"
@@ -368,6 +390,9 @@ class SegmentWalker:
         if rest >= HEADER_SIZE and self._is_odd_but_whole(data, at):
             return _Next.ACCEPT
         self._searching = True
+        # If a header was cut, the rest of it and all that follows are zeros.
+        behind = data[at + HEADER_SIZE : at + 2 * HEADER_SIZE]
+        self._only_zeros = not self._has_next and not any(behind) and (len(behind) > 0 or not last)
         return _Next.DONE
 
     def _may_end(self) -> bool:
@@ -422,7 +447,19 @@ class SegmentWalker:
         if self._has_next and self._expect == self._must_reach + 1:
             self.stop = Stop.FULL
             self.faults.append(Fault("BLANK_TAIL", -1, -1, "the segment is not closed by a blank tail"))
+        elif self._is_cut(self._expect) and not any(data[at : at + HEADER_SIZE]):
+            self._end_early(self._half_written)
         return _Next.DONE
+
+    def _is_cut(self, expect: int | None) -> bool:
+        """Whether only the first part of the last entry was written, if only zeros follow it."""
+        return expect is not None and self._half_written == expect - 1 and not self._has_next
+
+    def _end_early(self, first: int) -> None:
+        """End the log before entry `first`, which is not damaged but was never written completely here."""
+        self.stop = Stop.ZEROS
+        self._drop_last = first == self._half_written
+        self.faults = [fault for fault in self.faults if not first <= fault.first == fault.last]
 
     def _is_odd_but_whole(self, data: bytes, at: int) -> bool:
         """Whether this is a well-formed entry that should not be here, because of a falling term or a jump of
@@ -457,6 +494,9 @@ class SegmentWalker:
         lowest = -1 if self._expect is None else self._expect
         highest = max(self._must_reach, lowest) + 1
         at_end = len(data) - at < MIN_BLANK_SIZE
+        if self._only_zeros:
+            begin = min(at + HEADER_SIZE, len(data))
+            self._only_zeros = data.count(0, begin) == len(data) - begin
         while True:
             at = data.find(_MAGIC_BYTES, at)
             if at < 0 or at + HEADER_SIZE > len(data):
@@ -472,6 +512,8 @@ class SegmentWalker:
         self._searching = False
         if lowest < 0 and not self._has_next:
             self.stop = Stop.END  # a segment prepared for entries that have not come yet
+        elif lowest >= 0 and self._only_zeros and not at_end:
+            self._end_early(lowest - self._is_cut(lowest))
         elif lowest >= 0 or self._still_reaches(self._must_reach):
             self.stop = Stop.LOST
             if lowest <= self._must_reach:

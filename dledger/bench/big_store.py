@@ -40,6 +40,7 @@ from dledger.formats.snapshot import MANIFEST_FILE, encode_manifest, make_manife
 from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op, pack_parts
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from dledger.formats.store_files import (
+    MIRROR_OFFSET,
     Checkpoint,
     HardState,
     Identity,
@@ -341,7 +342,7 @@ def _sign(store: Path, node: str, log: BigLog, group: str = "g0") -> None:
     members = {name: f"incarnation-{name}" for name in ("n0", "n1", "n2")}
     who = Identity(group, node, members[node], log.segment_size, "c0", members)
     (directory / "identity").write_bytes(encode_json(who))
-    (directory / "hardstate").write_bytes(
-        encode_slot(1, HardState(1, "n0")) + encode_slot(2, HardState(2, "n1"))
-    )
+    vote = "n1" if node == "n1" else f"n1/{members['n1']}"  # a node votes for itself by its id alone
+    slots = encode_slot(2, HardState(2, vote)) + encode_slot(1, HardState(1, node))
+    (directory / "hardstate").write_bytes(slots.ljust(MIRROR_OFFSET, b"\0") + slots)
     (directory / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(log.last, log.last)))

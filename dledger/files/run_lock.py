@@ -1,7 +1,6 @@
 """The file `lock` of a store: keeps other processes out, and records how the last run was. Methods block.
 
-Its 128 bytes are the machine's boot id (64), the flush mode of the run or `clean` (16), how far the run had
-written (index and CRC-32, 12), and zeros.
+`formats.lock_file` has the layout of its 128 bytes.
 
 *How far the run had written* distinguishes a torn tail from corruption after a kill without a loss of power
 (decision 16). Entries up to the recorded index were completely in the page cache (SYNC_FLUSH: on the device)
@@ -11,27 +10,29 @@ fsynced, so after a loss of power it means nothing.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Self
 
 from dledger.formats.checksum import crc32
+from dledger.formats.lock_file import (
+    BOOT_SIZE,
+    CLEAN,
+    LOCK_SIZE,
+    MODE_SIZE,
+    MODES,
+    WRITTEN_AT,
+    WRITTEN_SIZE,
+    pack_written,
+    unpack_lock,
+)
 from dledger.formats.store_files import LOCK_FILE
 from dledger.runtime import File, Files
-
-_BOOT_SIZE = 64
-_MODE_SIZE = 16
-_WRITTEN = struct.Struct(">qI")
-_WRITTEN_AT = _BOOT_SIZE + _MODE_SIZE
-_SIZE = 2 * _BOOT_SIZE
-_CLEAN = b"clean"
-_MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 
 
 def lock_of_flushed() -> bytes:
     """Return the content of the file for a store that a command has made and fsynced, before any node runs in
     it. It says that a loss of power cannot have lost anything, even under ASYNC_FLUSH."""
-    return bytes(_BOOT_SIZE) + _CLEAN.ljust(_BOOT_SIZE, b"\0")
+    return bytes(BOOT_SIZE) + CLEAN.ljust(BOOT_SIZE, b"\0")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class RunLock:
 
     def __init__(self, file: File, boot_id: str) -> None:
         self._file = file
-        self._boot = boot_id.encode()[:_BOOT_SIZE]
+        self._boot = boot_id.encode()[:BOOT_SIZE]
         self._of_run: int | None = None
         """CRC of what this run recorded about itself. The CRC of the recorded index continues it, so an index
         that an older program left in the file does not match."""
@@ -67,13 +68,9 @@ class RunLock:
 
     def last_run(self) -> LastRun:
         """How the run before this one was, and how it ended."""
-        before = self._file.pread(_SIZE, 0).ljust(_SIZE, b"\0")
-        how = before[_BOOT_SIZE:_WRITTEN_AT].rstrip(b"\0")
-        mode = next((sync for sync, name in _MODES.items() if name == how), None)
-        other_boot = before[:_BOOT_SIZE].rstrip(b"\0 ") != self._boot
-        index, crc = _WRITTEN.unpack_from(before, _WRITTEN_AT)
-        known = not other_boot and mode is not None and crc == _crc(index, crc32(before[:_WRITTEN_AT]))
-        return LastRun(other_boot, how.startswith(_CLEAN), mode, index if known else None)
+        found = unpack_lock(self._file.pread(LOCK_SIZE, 0))
+        other_boot = found.boot != self._boot
+        return LastRun(other_boot, found.clean, found.sync_flush, None if other_boot else found.written)
 
     def note_run(self, sync_flush: bool, last_index: int) -> None:
         """Record that this run has recovered the log up to `last_index`. This is not done earlier, because a
@@ -82,40 +79,36 @@ class RunLock:
         Everything up to there is fsynced, so from now on the effects of a loss of power depend on the flush
         mode of this run.
         """
-        of_run = self._boot.ljust(_BOOT_SIZE, b"\0") + _MODES[sync_flush].ljust(_MODE_SIZE, b"\0")
+        of_run = self._boot.ljust(BOOT_SIZE, b"\0") + MODES[sync_flush].ljust(MODE_SIZE, b"\0")
         self._of_run = crc32(of_run)
-        written = _WRITTEN.pack(last_index, _crc(last_index, self._of_run))
-        self._file.pwritev([(of_run + written).ljust(_SIZE, b"\0")], 0)
+        written = pack_written(last_index, self._of_run)
+        self._file.pwritev([(of_run + written).ljust(LOCK_SIZE, b"\0")], 0)
         self._file.fdatasync()
 
     def note_written(self, index: int) -> None:
         """Record that all entries up to `index` are written. Nobody has been notified of later entries."""
         if self._of_run is not None:
-            self._file.pwritev([_WRITTEN.pack(index, _crc(index, self._of_run))], _WRITTEN_AT)
+            self._file.pwritev([pack_written(index, self._of_run)], WRITTEN_AT)
 
     def forget_written(self) -> None:
         """Delete the record of what was written, before a command other than the node (`recover`) cuts the
         log."""
-        self._file.pwritev([bytes(_WRITTEN.size)], _WRITTEN_AT)
+        self._file.pwritev([bytes(WRITTEN_SIZE)], WRITTEN_AT)
 
     def note_boot(self) -> None:
         """Record that this start of the machine knows what is on the disk."""
-        self._file.pwritev([self._boot.ljust(_BOOT_SIZE, b"\0")], 0)
+        self._file.pwritev([self._boot.ljust(BOOT_SIZE, b"\0")], 0)
 
     def clear_clean(self) -> None:
         """Delete the mark `clean`, durably, because from now on a loss of power may lose entries."""
-        self._file.pwritev([bytes(_BOOT_SIZE)], _BOOT_SIZE)
+        self._file.pwritev([bytes(BOOT_SIZE)], BOOT_SIZE)
         self._file.fdatasync()
 
     def note_clean(self) -> None:
         """Record durably that everything that was written is fsynced."""
-        self._file.pwritev([_CLEAN.ljust(_BOOT_SIZE, b"\0")], _BOOT_SIZE)
+        self._file.pwritev([CLEAN.ljust(BOOT_SIZE, b"\0")], BOOT_SIZE)
         self._file.fdatasync()
 
     def close(self) -> None:
         """Release the lock."""
         self._file.close()
-
-
-def _crc(index: int, of_run: int) -> int:
-    return crc32(index.to_bytes(8, "big", signed=True), of_run)

@@ -10,6 +10,7 @@ Everything is big-endian. `docs/reference/formats.md` describes each layout in w
 * `consume_queue`  20-byte ConsumeQueue unit
 * `index_file`     IndexFile: messages by key
 * `store_files`    names and small files of a store directory: identity, hard state, checkpoint
+* `lock_file`      how the last run of a node was, and how far it had written
 * `snapshot`       manifest and parts of a boundary snapshot
 * `state`          the replicated state (topics, groups, offsets, queue bounds) and operations that change it
 * `state_file`     the replicated state as a file, so that a start does not read the whole log

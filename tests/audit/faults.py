@@ -32,6 +32,7 @@ from tests.audit.store_builder import (
     read_entry,
     rewrite,
     segment_path,
+    vote_for,
     write_store,
 )
 
@@ -398,7 +399,7 @@ def _unreadable_hard_state(stores: list[Path], log: Log) -> None:
 
 def _hard_state_of(term: int) -> Callable[[list[Path], Log], None]:
     def inject(stores: list[Path], log: Log) -> None:
-        slots = encode_slot(1, HardState(1, "n0")) + encode_slot(2, HardState(term, "n1"))
+        slots = encode_slot(2, HardState(term, vote_for("n1", "n0"))) + encode_slot(1, HardState(1, "n0"))
         (node_dir(stores[0]) / "hardstate").write_bytes(slots)
 
     return inject
@@ -538,7 +539,7 @@ FAULTS = [
     Fault("wrong index unit", _index_unit, ("INDEX_FILE",), 1),
     Fault("wrong index unit of a missing segment", _index_units_of_missing_segment,
           ("INDEX_FILE", "MISSING_SEGMENT"), 2),
-    Fault("index beyond the log", _index_beyond, ("INDEX_FILE",), 1, ("LAGGING",)),
+    Fault("index beyond the log", _index_beyond, ("ENDS_EARLY",), 1, ("LAGGING",)),
     Fault("wrong ConsumeQueue unit", _queue_unit, ("QUEUE_MISMATCH",), 1),
     Fault("missing ConsumeQueue unit", _queue_unit_missing, ("QUEUE_MISSING",), 1),
     Fault("dangling ConsumeQueue unit", _queue_dangling, ("QUEUE_DANGLING",), 1),

@@ -40,6 +40,7 @@ from dledger.formats.record import (
     system_record_size,
 )
 from dledger.formats.store_files import (
+    MIRROR_OFFSET,
     Checkpoint,
     HardState,
     Identity,
@@ -189,6 +190,11 @@ def sample_log(messages: int = 2500, segment_size: int = SEGMENT_SIZE, stale: by
     return log
 
 
+def vote_for(candidate: str, node: str) -> str:
+    """A vote as `node` saves it: the bare id for itself, otherwise with the candidate's incarnation."""
+    return candidate if candidate == node else f"{candidate}/incarnation-{candidate}"
+
+
 def write_store(
     log: Log,
     root: Path,
@@ -228,10 +234,9 @@ def write_store(
         named = {name: f"incarnation-{name}" for name in members}
         who = Identity(group, node, f"incarnation-{node}", log.segment_size, cluster, named)
         (directory / "identity").write_bytes(encode_json(who))
-        slots = encode_slot(1, HardState(1, node)) + encode_slot(
-            2, HardState(max(entry.term for entry in log.entries), "n1")
-        )
-        (directory / "hardstate").write_bytes(slots)
+        slots = encode_slot(2, HardState(max(entry.term for entry in log.entries), vote_for("n1", node)))
+        slots += encode_slot(1, HardState(1, node))
+        (directory / "hardstate").write_bytes(slots.ljust(MIRROR_OFFSET, b"\0") + slots)
     for (topic, queue_id), queue in log.queues.items():
         if queue:
             path = root / "consumequeue" / topic / str(queue_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import msgpack
@@ -12,6 +13,7 @@ from dledger.audit.findings import Severity
 from dledger.audit.local import audit_sources
 from dledger.audit.replicas import Look, StoreSource
 from dledger.audit.report import Report
+from dledger.formats.entry import Kind
 from dledger.formats.store_files import encode_json
 from dledger.runtime.env import production_env
 from tests.audit.engine import audit
@@ -194,10 +196,15 @@ CHANGED = {
 def test_the_newest_committed_configuration_says_who_belongs_to_the_group(
     members: dict[str, object], absent: list[str], log: Log, tmp_path: Path
 ) -> None:
-    stores = write_group(log, tmp_path)[:2]
-    last = log.entries[-1].index
-    versions = ((last + 1, {"z": "i"}), (last, members), (5, {"y": "i"}))
-    copies = [(index, 1, msgpack.packb({"members": each}).hex()) for index, each in versions]
+    log = log.copy()
+    values = [{"members": each} for each in ({"y": "i"}, members, {"z": "i"})]
+    indexes = [log.system(value, Kind.CONFIG) for value in values]
+    last = indexes[1]
+    committed = partial(write_store, log, committed=last)
+    stores = [committed(tmp_path / f"n{number}", f"n{number}") for number in (0, 1)]
+    copies = [
+        (index, log.term, msgpack.packb(value).hex()) for index, value in zip(indexes, values, strict=True)
+    ]
     path = stores[1] / "dledger-n1" / "members"  # the other one does not know it yet
     path.write_bytes(encode_json({"copies": copies, "indexes": []}))
     report = audit(stores)

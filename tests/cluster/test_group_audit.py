@@ -123,7 +123,7 @@ def test_directories_are_audited_under_writes_and_retention(
 
     def audited(number: int) -> tuple[int, dict[str, Any]]:
         if session is None:
-            return report_of("audit", "compare", "--jobs", str(1 + number % 2), *stores)
+            return report_of("dledger", "audit", "compare", "--jobs", str(1 + number % 2), *stores)
         from dledger.spark.audit_job import audit_stores
 
         report = audit_stores(session, OsFiles(), stores)

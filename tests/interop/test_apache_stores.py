@@ -189,9 +189,9 @@ def found_by(report: Any) -> set[tuple[str, str]]:
 def test_the_audit_reads_all_and_finds_nothing(produced: Produced) -> None:
     for store in produced.stores:
         codes = (0, 1) if store.name == produced.killed else (0,)
-        alone = json.loads(command("audit", "verify", "--json", store, codes=codes))
+        alone = json.loads(command("dledger", "audit", "verify", "--json", store, codes=codes))
         assert found_by(alone) <= produced.known(), alone["findings"]
-    report = json.loads(command("audit", "compare", "--json", *produced.stores, codes=(0, 1)))
+    report = json.loads(command("dledger", "audit", "compare", "--json", *produced.stores, codes=(0, 1)))
     assert found_by(report) <= produced.known(), report["findings"]
     replicas = open_stores(OsFiles(), [str(store) for store in produced.stores])
     assert {bool(found.key_root) and bool(found.queue_root) for found in replicas} == {True}

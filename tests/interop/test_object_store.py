@@ -86,7 +86,7 @@ def test_replicas_in_s3_are_audited_like_directories(s3: tuple[dict[str, str], P
     found = []
     for base in ("s3://replicas", str(tmp_path / "stores")):
         names = [f"{base}/{store.name}" for store in stores]
-        code, report = report_of("audit", "compare", *names, environment=environment)
+        code, report = report_of("dledger", "audit", "compare", *names, environment=environment)
         assert code == 3
         found.append({**json.loads(json.dumps(report).replace(base, "BASE")), "seconds": 0})
     assert found[0] == found[1]

@@ -20,6 +20,8 @@ from dledger.bench.big_store import write_big_group
 from dledger.bench.spark_audit import audits, damaged_copy
 from dledger.runtime.files import OsFiles
 from tests.audit.apache_store import apache_log, write_apache_group
+from tests.audit.broker_faults import BROKER_FAULTS, BrokerFault
+from tests.audit.broker_store import BrokerLog, broker_log, write_broker_group
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
 from tests.audit.store_builder import Log, sample_log, write_group
@@ -32,11 +34,19 @@ def log() -> Log:
     return sample_log()
 
 
-def both(spark: Any, stores: list[Path]) -> tuple[dict[str, object], dict[str, object]]:
+@pytest.fixture(scope="module")
+def broker() -> BrokerLog:
+    return broker_log()
+
+
+def both(
+    spark: Any, stores: list[Path], *, same_time: bool = False
+) -> tuple[dict[str, object], dict[str, object]]:
     from dledger.spark.audit_job import audit_stores
 
-    distributed = audit_stores(spark, OsFiles(), [str(store) for store in stores])
-    return distributed.as_json(), audit(stores).as_json()
+    paths = [str(store) for store in stores]
+    distributed = audit_stores(spark, OsFiles(), paths, same_time=same_time)
+    return distributed.as_json(), audit(stores, same_time=same_time).as_json()
 
 
 @pytest.mark.smoke
@@ -93,6 +103,18 @@ def test_each_fault_is_reported_alike(spark: Any, fault: Any, log: Log, tmp_path
     stores = write_group(log, tmp_path)
     fault.inject(stores, log)
     ours, local = both(spark, stores)
+    assert ours == local
+    assert ours["exit_code"] == fault.exit_code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", BROKER_FAULTS, ids=str)
+def test_each_fault_of_a_broker_is_reported_alike(
+    spark: Any, fault: BrokerFault, broker: BrokerLog, tmp_path: Path
+) -> None:
+    stores = write_broker_group(broker, tmp_path)
+    fault.inject(stores, broker)
+    ours, local = both(spark, stores, same_time=fault.same_time)
     assert ours == local
     assert ours["exit_code"] == fault.exit_code
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from dledger.audit.store_directory import COMMITLOG_DIR, NODE_PREFIX, Replica, StoreError, open_store
+from dledger.audit.small_files import NODE_PREFIX
+from dledger.audit.store_directory import COMMITLOG_DIR, Replica, StoreError, open_store
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import (
     APACHE_MAGICS,

@@ -11,7 +11,6 @@ from dledger.spark.jobs.archive_files import ArchiveFiles, topic_of
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.log_source import LogSource, best_replicas, group_name
 from dledger.spark.log_lives import LogTopics, log_topics
-from dledger.spark.option_values import names
 from dledger.spark.topic_segments import held_state
 
 Place = tuple[str, str]
@@ -38,7 +37,7 @@ class AccountLives:
 
     def readable(self, source: LogSource) -> LogSource:
         """Return the source with those topics of the option `subscribe` that it can read."""
-        named = names(source.options.get("subscribe", ""))
+        named = source.named_topics
         there = self.stored_topics(named)
         if not named or not there:
             return source

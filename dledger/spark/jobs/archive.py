@@ -187,7 +187,7 @@ def archive(
 def _without_deleted(source: LogSource, target: ArchiveFiles, say: Callable[[str], None]) -> LogSource:
     """Return the source without those topics of the option `subscribe` that were deleted since the archive
     read them: what is archived of them stays, and the other topics go on."""
-    named = values.names(source.options.get("subscribe", ""))
+    named = source.named_topics
     queues = target.last.queues if target.last else {}
     archived = {topic_of(name) for of_group in queues.values() for name in of_group}
     if not archived.intersection(named):
