@@ -28,6 +28,9 @@ MEANINGS = {
         "logIndex": "the index of the log entry; null for live brokers",
         "logTerm": "the term in which the entry was written; null for live brokers",
         "group": "the broker group (with includeGroup=true)",
+        "life": "the life of the topic: it differs from that of an earlier topic of the same name (with "
+        "includeLife=true)",
+        "id": "TOPIC:QUEUE:LIFE:OFFSET, which no other message ever has (with includeId=true)",
         "_corrupt": "why the entry cannot be read, null for a good message (with corruptRecords=include)",
     },
     "queues": {
