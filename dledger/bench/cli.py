@@ -208,6 +208,14 @@ def _spark_sink(options: Options) -> int:
     return _print(spark_write(options.messages, options.size, options.runs), options)
 
 
+def _lake(options: Options) -> int:
+    from dledger.bench.lake import lake
+
+    return _print(
+        lake(options.format, options.messages, options.size, options.runs, options.seconds), options
+    )
+
+
 MODES: Mapping[str, Callable[[Options], int]] = MappingProxyType(
     {
         "produce": _load,
@@ -225,6 +233,7 @@ MODES: Mapping[str, Callable[[Options], int]] = MappingProxyType(
         "spark": _spark,
         "spark-audit": _spark_audit,
         "spark-sink": _spark_sink,
+        "lake": _lake,
     }
 )
 

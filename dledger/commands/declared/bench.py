@@ -241,5 +241,21 @@ BENCH = Group(
             _runs(),
             extra="spark",
         ),
+        _mode(
+            "lake",
+            "what a table of a topic costs: filling, queries, and following a group",
+            option(
+                "--format",
+                type=click.Choice(["delta", "iceberg"]),
+                default="delta",
+                show_default=True,
+                help="Format of the table.",
+            ),
+            _number("messages", 500_000, "Messages of the table that is filled and queried."),
+            _size(),
+            _runs(),
+            _seconds(10.0, "Duration of each turn of a group, alone and followed; 0: without the group."),
+            extra="lake",
+        ),
     ],
 )

@@ -1,0 +1,145 @@
+"""`dledger bench lake`: what a table of a topic costs.
+
+1. A store of messages is put into a table, which is compacted. Then a query reads three columns of the
+   table, and the same three of the same rows that pyarrow wrote with the same partitions, in turns.
+2. A group on loopback takes as many messages as it can, in turns without a writer and with one that follows
+   the topic (`dledger lake --follow`, at the lowest priority, on the same machine).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from dledger.bench.spark_read import write_store
+from dledger.lake.log_reading import StoreLog
+from dledger.lake.opening import Place, make_table
+from dledger.lake.rows import SCHEMA
+from dledger.lake.tables import About
+from dledger.lake.writer import TableWriter
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.spark.stores import open_replicas
+
+COLUMNS = ("queue", "offset", "store_time")
+TOPICS = tuple(f"topic-{number}" for number in range(4))
+FOLLOWED = "Bench"
+
+
+def lake(kind: str, messages: int, size: int, runs: int, seconds: float) -> dict[str, object]:
+    """Return the figures. `kind` is the format of the table, `seconds` how long each turn of the group takes;
+    0 leaves the group out."""
+    with tempfile.TemporaryDirectory(prefix="lake-") as directory:
+        found = _query(Path(directory), kind, messages, size, runs)
+    if seconds:
+        with tempfile.TemporaryDirectory(prefix="lake-") as directory:
+            found |= _following(Path(directory), kind, size, runs, seconds)
+    return found
+
+
+def _query(directory: Path, kind: str, messages: int, size: int, runs: int) -> dict[str, object]:
+    store, place, plain = directory / "n0", str(directory / "table"), directory / "plain"
+    write_store(store, messages, size)
+    table = make_table(Place(kind, place, {}), About(TOPICS))
+    began, cpu = time.perf_counter(), time.process_time()
+    (replica,) = open_replicas([str(store)])
+    TableWriter(table, StoreLog(replica), lambda first: {}).catch_up()
+    filled, spent = time.perf_counter() - began, time.process_time() - cpu
+    table.compact()
+    table.refresh()
+    rows = pa.Table.from_batches(table.scan(SCHEMA.names), SCHEMA)
+    assert rows.num_rows == messages
+    zstd = ds.ParquetFileFormat().make_write_options(compression="zstd")
+    parts = ds.partitioning(pa.schema([SCHEMA.field(name) for name in table.about.partitions]), flavor="hive")
+    ds.write_dataset(rows, plain, format="parquet", file_options=zstd, partitioning=parts)
+    del rows
+    written = ds.dataset(plain, partitioning=parts)
+    reads = {"table": _reads_table(kind, place), "parquet": lambda: written.to_table(columns=list(COLUMNS))}
+    times = _in_turns(reads, runs)
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    return {
+        "rows": messages,
+        "fill_rows_per_s": round(messages / filled),
+        "fill_cpu_us_per_row": round(spent / messages * 1e6, 1),
+        "query_table_ms": round(medians["table"] * 1000, 1),
+        "query_parquet_ms": round(medians["parquet"] * 1000, 1),
+        "query_ratio": round(medians["table"] / medians["parquet"], 2),
+    }
+
+
+def _reads_table(kind: str, place: str) -> Callable[[], pa.Table]:
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        opened = DeltaTable(place).to_pyarrow_dataset()
+        return lambda: opened.to_table(columns=list(COLUMNS))
+    from dledger.lake.iceberg import IcebergTopicTable
+
+    table = IcebergTopicTable.open(place)
+    return lambda: pa.Table.from_batches(table.scan(COLUMNS))
+
+
+def _in_turns(reads: dict[str, Callable[[], pa.Table]], runs: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in reads}
+    for run in range(runs + 1):
+        for name, read in reads.items():
+            began = time.perf_counter()
+            read()
+            if run:  # the first one warms the page cache
+                times[name].append(time.perf_counter() - began)
+    return times
+
+
+def _following(directory: Path, kind: str, size: int, runs: int, seconds: float) -> dict[str, object]:
+    spec = ClusterSpec(base_port=find_base_port(), segment_size=64 * MIB)
+    group = LocalCluster.create(directory / "group", spec)
+    group.start()
+    try:
+        group.wait_leader()
+        group.create_topic(FOLLOWED, 4)
+        produce = partial(_produce, group.namesrv_addr, size, seconds)
+        produce()  # warm segments
+        alone: list[float] = []
+        followed: list[float] = []
+        for _ in range(runs):
+            alone.append(produce())
+            command = [sys.executable, "-m", "dledger", "lake", FOLLOWED, "--to", str(directory / "table")]
+            options = ["--format", kind, "--namesrv", group.namesrv_addr, "--follow", "--every", "5"]
+            writer = subprocess.Popen(["nice", "-n", "19", *command, *options], stderr=subprocess.DEVNULL)
+            try:
+                followed.append(produce())
+            finally:
+                writer.terminate()
+                writer.wait()
+    finally:
+        group.stop()
+    return {
+        "alone_per_s": _rounded(alone),
+        "followed_per_s": _rounded(followed),
+        "follow_ratio": round(statistics.median(followed) / statistics.median(alone), 3),
+    }
+
+
+def _rounded(rates: Sequence[float]) -> list[int]:
+    return [round(rate) for rate in rates]
+
+
+def _produce(namesrv: str, size: int, seconds: float) -> float:
+    """Run `bench produce` in another process; return messages a second."""
+    options = {"namesrv": namesrv, "topic": FOLLOWED, "seconds": seconds, "size": size, "window": 256}
+    command = [sys.executable, "-m", "dledger.bench", "produce", "--json"]
+    for name, value in options.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return float(found["rate"])
