@@ -111,6 +111,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/bench/core.py": "measures pure code with the machine's clock",
     "dledger/bench/idle.py": "measures real processes",
     "dledger/bench/compare/*": "starts and measures real processes of other systems",
+    "dledger/bench/lake.py": "measures with the machine's clock, and real processes",
     "dledger/bench/loaded.py": "measures real processes",
     "dledger/bench/restart.py": "measures real processes",
     "dledger/bench/scale.py": "measures real processes",

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.uninstalled import ROOT, run_module_without, run_without
 
 NEED_PYARROW = ("kept", "report_table", "shipped", "shipped_scans")
-NEED_AN_EXTRA = tuple(f"dledger/audit/{name}.py" for name in NEED_PYARROW)
+NEED_AN_EXTRA = (*(f"dledger/audit/{name}.py" for name in NEED_PYARROW), "dledger/bench/lake.py")
 """Modules that cannot be imported without an extra; their importers say what to install."""
 
 FOLDERS = (

@@ -320,8 +320,10 @@ def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding
 
 
 def _check_end(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Find a log that ends before entries that other files of the replica know. Nothing is reported if damage
-    or unread segments explain it."""
+    """Find a log that ends before entries that other files of the replica know. Nothing is reported if
+    damage, unread segments or an unfinished install explain it."""
+    if any(each.code == "INSTALLING" for each in found):
+        return
     row, end = holding.row, max(holding.end, holding.beginning - 1)
     spans = [*holding.unread, *(span for segment in holding.segments for span in segment.holes)]
     spans += [(each.first_index, each.last_index) for each in found if each.severity >= Severity.ERROR]

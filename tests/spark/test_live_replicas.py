@@ -67,8 +67,11 @@ def test_each_fault_is_reported_as_in_the_directories(fault: Fault, log: Log, tm
     fault.inject(stores, log)
     with live_group(stores) as group:
         report = run(source(group))
-    assert comparable(report) == comparable(audit(stores))
-    assert report.exit_code == fault.exit_code
+    expected = audit(stores)
+    if "ENDS_EARLY" in fault.codes:  # a running broker is no copy that was made too early
+        expected = audit(stores, same_time=True)
+    assert comparable(report) == comparable(expected)
+    assert report.exit_code == max(fault.exit_code, expected.exit_code)
 
 
 def test_brokers_and_directories_mix(log: Log, tmp_path: Path) -> None:
