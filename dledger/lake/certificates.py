@@ -41,8 +41,8 @@ _FIXED = np.dtype(
     ]
 )
 """The fixed part of a canonical row: numbers, times in microseconds, the day, and the lengths of texts in
-bytes (-1 for null). The texts follow: those of `_TEXTS`, the properties as name, byte 1, value, joined by
-byte 2, and the body."""
+bytes (-1 for null). The texts follow: those of `_TEXTS`, the properties (of each name and value the length
+and the text), and the body."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,14 @@ class Certificate:
         """Whether this range begins where the other one ends, in the same log."""
         return (
             (self.cluster, self.group, self.first) == (other.cluster, other.group, other.last + 1)
-            and self.chain_before == other.chain_last
+            and (self.chain_before == other.chain_last or -1 in (self.chain_before, other.chain_last))
             and self.births == other.births_after
         )  # fmt: skip
+
+    def agrees(self, other: Certificate) -> bool:
+        """Whether both say the same, as far as both know it."""
+        known = self.chain_before if -1 in (self.chain_before, other.chain_before) else other.chain_before
+        return replace(self, chain_before=known) == replace(other, chain_before=known)
 
     def without(self, life: str, rows: int, digest: int) -> Certificate:
         """Return the certificate without some rows, which are all those of one life in this range."""
@@ -172,7 +177,8 @@ def series(certificates: Iterable[Certificate], end: int) -> list[Certificate]:
     """Return certificates of one log that follow one another, ascending, up to entry `end - 1`.
 
     Two writers may have certified the same entries in different ranges, for example 0-9 and 0-14. All of them
-    are true. So any that fit together are taken, the longest first. Where nothing fits, a range is left out.
+    are true. So any that fit together are taken: those first that leave out dropped lives, and then the
+    longest. Where nothing fits, a range is left out.
     """
     left = [one for one in certificates if one.last < end]
     found: list[Certificate] = []
@@ -180,7 +186,7 @@ def series(certificates: Iterable[Certificate], end: int) -> list[Certificate]:
         if all(one.last + 1 != end for one in left):
             end = max(one.last for one in left) + 1
         best: dict[int, Certificate] = {}
-        for one in sorted(left, key=lambda one: (one.first, one.last), reverse=True):
+        for one in sorted(left, key=lambda one: (one.first, len(one.dropped), one.last), reverse=True):
             if one.last + 1 == end or one.last + 1 in best:
                 best.setdefault(one.first, one)
         at = min(best)
@@ -257,10 +263,14 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _joined(maps: pa.MapArray) -> pa.Array:
-    """Return each map as one text."""
-    items = pc.binary_join_element_wise(maps.keys, maps.items, "\x01", null_handling="replace")
-    lists = pa.ListArray.from_arrays(maps.offsets, items)
-    return pc.binary_join(lists, "\x02").cast(pa.large_binary())
+    """Return each map as one text: of each name and each value the length, and the text itself."""
+    parts = []
+    for texts in (maps.keys, maps.items):
+        length = pc.fill_null(pc.binary_length(texts), -1).cast(pa.string())
+        parts += [length, pa.repeat(pa.scalar(":"), len(texts)), pc.fill_null(texts.cast(pa.string()), "")]
+    items = pc.binary_join_element_wise(*parts, "")
+    joined = pc.binary_join(pa.ListArray.from_arrays(maps.offsets, items), "").cast(pa.large_binary())
+    return pc.if_else(maps.is_valid(), joined, pa.scalar(None, pa.large_binary()))
 
 
 def _hashes(canonical: pa.LargeBinaryArray) -> Iterator[int]:

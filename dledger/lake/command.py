@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import groupby
 
 from dledger.audit.arguments import process_code
@@ -17,7 +17,7 @@ from dledger.audit.store_directory import StoreError
 from dledger.audit.text_table import text_table
 from dledger.client.errors import ClientError
 from dledger.lake.deleted import drop_deleted
-from dledger.lake.log_reading import Log
+from dledger.lake.log_reading import Log, LogGone
 from dledger.lake.opening import Place, make_table, open_table
 from dledger.lake.sources import Source, oldest_bodies, open_sources
 from dledger.lake.table_audit import TableReport, audit_table
@@ -33,6 +33,8 @@ from dledger.spark.messages import CorruptMessage
 from dledger.spark.option_values import BadOption
 
 FAILED, USAGE = 1, 2
+REOPEN_S = 60.0
+"""Seconds after which `--follow` looks which broker groups have the topics by now."""
 ERRORS = (StoreError, ClientError, TableError, TableChanged, CorruptMessage, BadOption, OSError)
 
 
@@ -58,35 +60,52 @@ async def _fill(env: Env, arguments: Options) -> int:
     servers = _servers(arguments)
     if not servers and not arguments.store:
         raise TableError(no_address("--namesrv"))
-    topics, work = arguments.topics, env.workers.run
+    work, loop = env.workers.run, asyncio.get_running_loop()
+    shown = _Shown(arguments)
+    table: TopicTable | None = None
     with ExitStack() as stack:
-        opened = open_sources(topics, servers, arguments.store)
-        sources = await work(Lane.DISK, stack.enter_context, opened)
-        table = await work(Lane.DISK, _made, arguments, sources)
-        shown = _Shown(arguments)
-        writers = [_writer(table, source, shown) for source in sources]
+        writers: list[TableWriter] = []
+        opened_at = 0.0
         while True:
-            for writer in writers:
-                try:
+            try:
+                if not writers or loop.time() - opened_at > REOPEN_S:
+                    stack.close()
+                    opened_at = loop.time()
+                    table, writers = await work(Lane.DISK, _opened, arguments, servers, table, stack, shown)
+                for writer in writers:
                     await work(Lane.DISK, writer.catch_up)
-                except (ClientError, TableChanged) as error:
-                    if not arguments.follow:
-                        raise
-                    print(f"dledger lake: {error}: tried again in {arguments.every:g} s", file=sys.stderr)
+            except ERRORS as error:
+                if not arguments.follow or table is None or isinstance(error, LogGone):
+                    raise
+                print(f"dledger lake: {error}: tried again in {arguments.every:g} s", file=sys.stderr)
+                writers = []
             if not arguments.follow:
                 break
             await asyncio.sleep(arguments.every)
-        await work(Lane.DISK, _tidy, arguments, table, sources, shown)
+        assert table is not None
+        await work(Lane.DISK, _tidy, arguments, table, shown)
     shown.end(table)
     return 0
 
 
-def _tidy(arguments: Options, table: TopicTable, sources: Sequence[Source], shown: _Shown) -> None:
+def _opened(
+    arguments: Options, servers: str, table: TopicTable | None, stack: ExitStack, shown: _Shown
+) -> tuple[TopicTable, list[TableWriter]]:
+    """Open the logs, and at first the table. Topics may have got further broker groups."""
+    topics, logs = arguments.topics, [] if table is None else table.logs()
+    if table is None:
+        with suppress(TableError):
+            logs = open_table(_place(arguments)).logs()
+    sources = stack.enter_context(open_sources(topics, servers, arguments.store, logs))
+    found = _made(arguments, sources) if table is None else table
+    return found, [_writer(found, source, shown) for source in sources]
+
+
+def _tidy(arguments: Options, table: TopicTable, shown: _Shown) -> None:
     """Do what is wanted at the end."""
     if arguments.drop_deleted:
-        for source in sources:
-            alive = [str(life) for life in source.lives.values()]
-            shown.dropped += drop_deleted(table, source.log.state().cluster, alive)
+        for log in table.logs():
+            shown.dropped += drop_deleted(table, log)
     if arguments.compact:
         shown.compacted = table.compact()
 
@@ -119,7 +138,7 @@ def _servers(arguments: Options) -> str:
 
 
 def _writer(table: TopicTable, source: Source, shown: _Shown) -> TableWriter:
-    return TableWriter(table, source.log, source.births_at, told=shown.progress)
+    return TableWriter(table, source.log, source.births_at, report=shown.progress)
 
 
 class _Shown:
@@ -191,7 +210,9 @@ def audit(arguments: Options) -> int:
 def _logs(table: TopicTable, arguments: Options, stack: ExitStack) -> Iterator[Log]:
     servers = _servers(arguments)
     if servers or arguments.store:
-        for source in stack.enter_context(open_sources(table.about.topics, servers, arguments.store)):
+        for source in stack.enter_context(
+            open_sources(table.about.topics, servers, arguments.store, table.logs())
+        ):
             yield source.log
 
 

@@ -12,7 +12,6 @@ clean-up, leave names with a leading `_` alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +25,7 @@ from dledger.lake.tables import About, Entries, TableChanged, TableError
 
 _ABOUT = "dledger.about"
 _APPLICATION = "dledger:"
+_BEGIN = "dledger.begin."
 _BESIDE = "_dledger/certificates"
 _WRITER = WriterProperties(compression="ZSTD", compression_level=3)
 
@@ -37,6 +37,8 @@ class DeltaTopicTable:
         self.about = about
         self._table = table
         self._options = dict(options)
+        self._known: DeltaTable | None = None
+        """The table of certificates as it was when it was read."""
 
     @classmethod
     def open(cls, place: str, options: Mapping[str, str] | None = None) -> DeltaTopicTable:
@@ -91,16 +93,31 @@ class DeltaTopicTable:
         found: int | None = self._table.transaction_version(_APPLICATION + cluster)
         return found
 
+    def begin(self, cluster: str) -> int | None:
+        found = self._table.metadata().configuration.get(_BEGIN + cluster)
+        return None if found is None or self.position(cluster) is None else int(found)
+
     def certify(self, certificate: Certificate) -> None:
         try:
-            self._certify([certificate], "append")
+            write_deltalake(
+                self._beside_place,
+                certificates.to_table([certificate]),
+                mode="append",
+                storage_options=self._options or None,
+            )
         except (DeltaError, OSError) as error:
             raise TableError(f"{self.place}: {error}") from error
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
         about = {"dledger.first": certificate.first, "dledger.last": certificate.last}
         transaction = Transaction(_APPLICATION + certificate.cluster, certificate.last + 1)
+        position = self.position(certificate.cluster)
+        if position not in (None, certificate.first):
+            raise TableChanged(f"{self.place}: it is filled up to entry {position} by now")
         try:
+            if position is None:
+                begin = {_BEGIN + certificate.cluster: str(certificate.first)}
+                self._table.alter.set_table_properties(begin, raise_if_not_exists=False)
             write_deltalake(
                 self._table,
                 rows,
@@ -116,25 +133,33 @@ class DeltaTopicTable:
             raise TableError(f"{self.place}: {error}") from error
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
-        beside = self._beside()
-        if beside is None:
+        self._known = self._beside()
+        if self._known is None:
             return []
         try:
-            found = certificates.from_table(beside.to_pyarrow_table())
+            found = certificates.from_table(self._known.to_pyarrow_table())
         except (DeltaError, OSError, ValueError, KeyError) as error:
             raise TableError(f"{self.place}: its certificates cannot be read: {error}") from error
         return [one for one in found if cluster in (None, one.cluster)]
 
-    def replace_certificates(self, certificates: Sequence[Certificate]) -> None:
+    def replace_certificates(self, replaced: Sequence[Certificate]) -> None:
         try:
-            self._certify(certificates, "overwrite")
+            write_deltalake(
+                self._known if self._known is not None else self._beside_place,
+                certificates.to_table(replaced),
+                mode="overwrite",
+                storage_options=self._options or None,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+            self._known = None
         except CommitFailedError as error:
             raise TableChanged(f"{self.place}: {error}") from error
         except (DeltaError, OSError) as error:
             raise TableError(f"{self.place}: {error}") from error
 
     def logs(self) -> list[str]:
-        return sorted({one.cluster for one in self.certificates() if self.position(one.cluster) is not None})
+        known = [name.removeprefix(_BEGIN) for name in self._table.metadata().configuration]
+        return sorted(name for name in known if self.position(name) is not None)
 
     def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
         wanted = None
@@ -160,6 +185,11 @@ class DeltaTopicTable:
             self._table.create_checkpoint()
             self._table.cleanup_metadata()
             self._table.vacuum(dry_run=False, full=True)
+            beside = self._beside()
+            if beside is not None:
+                beside.optimize.compact()
+                beside.create_checkpoint()
+                beside.vacuum(dry_run=False, full=True)
         except CommitFailedError as error:
             raise TableChanged(f"{self.place}: {error}") from error
         except (DeltaError, OSError) as error:
@@ -170,15 +200,13 @@ class DeltaTopicTable:
         actions = pa.table(self._table.get_add_actions(flatten=True))
         return int(pc.sum(actions.column("num_records")).as_py() or 0)
 
-    def _certify(self, found: Sequence[Certificate], mode: Any) -> None:
-        place = f"{self.place.rstrip('/')}/{_BESIDE}"
-        table = certificates.to_table(found)
-        write_deltalake(place, table, mode=mode, storage_options=self._options or None)
+    @property
+    def _beside_place(self) -> str:
+        return f"{self.place.rstrip('/')}/{_BESIDE}"
 
     def _beside(self) -> DeltaTable | None:
-        place = f"{self.place.rstrip('/')}/{_BESIDE}"
         try:
-            return DeltaTable(place, storage_options=self._options or None)
+            return DeltaTable(self._beside_place, storage_options=self._options or None)
         except TableNotFoundError:
             return None
 

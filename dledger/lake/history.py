@@ -89,13 +89,17 @@ def _joined(
     servers: str, place: str | TopicTable, columns: Sequence[str] | None, options: dict[str, Any]
 ) -> pa.RecordBatchReader:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from dledger.lake.opening import Place, open_table
+    from dledger.lake.sources import lives_at_brokers
     from dledger.spark.live_queues import LiveQueues
     from dledger.spark.options import parse
 
     table = open_table(Place("", place, {})) if isinstance(place, str) else place
-    options.setdefault("subscribe", ",".join(table.about.topics))
+    if "subscribe" not in options:
+        known = lives_at_brokers(table.about.topics, servers).values()
+        options["subscribe"] = ",".join(sorted({topic for lives in known for topic in lives}))
     given = {"servers": servers} | {
         name: arrow_reader.as_option(name, value) for name, value in options.items()
     }
@@ -110,13 +114,22 @@ def _joined(
         starting = _starting(seam, queues)
     finally:
         queues.close()
-    live = arrow_reader.read(servers=servers, columns=columns, startingOffsets=starting, **options)
+    options.pop("startingTimestamp", None)  # the source takes offsets or a time
+    asked = columns
+    if columns is not None and parsed.starting_ms is not None and "storeTimestamp" not in columns:
+        asked = [*columns, "storeTimestamp"]
+    live = arrow_reader.read(servers=servers, columns=asked, startingOffsets=starting, **options)
+    schema = live.schema if columns is None else pa.schema([live.schema.field(name) for name in columns])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from _of_table(table, seam, live.schema, parsed)
-        yield from live
+        yield from _of_table(table, seam, schema, parsed)
+        for batch in live:
+            if parsed.starting_ms is not None:
+                first = pa.scalar(parsed.starting_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+                batch = batch.filter(pc.greater_equal(batch.column("storeTimestamp"), first))
+            yield batch.select(schema.names)
 
-    return pa.RecordBatchReader.from_batches(live.schema, batches())
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _seam(table: TopicTable, queues: LiveQueues) -> _Seam:

@@ -36,6 +36,7 @@ NAMESPACE = "dledger"
 _EPOCH = date(1970, 1, 1)
 _ABOUT = "dledger.about"
 _NEXT = "dledger.next."
+_BEGIN = "dledger.begin."
 COMPACT_BYTES = 512 * 1024 * 1024
 """Size, in bytes of files, above which a partition is left as it is when a table is compacted."""
 COMPACT_FILES = 4
@@ -56,13 +57,15 @@ class IcebergTopicTable:
     def __init__(self, place: str, catalog: Catalog, table: Table, about: About) -> None:
         self.place, self.about = place, about
         self._catalog, self._table = catalog, table
+        self._known: Table | None = None
+        """The table of certificates as it was when it was read."""
 
     @classmethod
     def open(cls, to: str, options: Mapping[str, str] | None = None) -> IcebergTopicTable:
         """Open a table that exists. `options` are those of the catalog, and `table`, the name of the table as
         NAMESPACE.TABLE; it may be left out if the catalog has one table of ours. Raises TableError."""
         catalog, name = _catalog(to, options or {})
-        with _told(to):
+        with _translated(to):
             name = name or _only_table(to, catalog)
             if not catalog.table_exists(name):
                 raise TableError(f"{to}: there is no Iceberg table {name}: make it with `dledger lake`")
@@ -77,7 +80,7 @@ class IcebergTopicTable:
         catalog, name = _catalog(to, options or {})
         name = name or f"{NAMESPACE}.{'_'.join(about.topics)}"
         content = about.encoded()
-        with _told(to):
+        with _translated(to):
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             if not catalog.table_exists(name):
                 _create(
@@ -95,18 +98,22 @@ class IcebergTopicTable:
         return found
 
     def refresh(self) -> None:
-        with _told(self.place):
+        with _translated(self.place):
             self._table.refresh()
 
     def position(self, cluster: str) -> int | None:
         found = self._table.properties.get(_NEXT + cluster)
         return None if found is None else int(found)
 
+    def begin(self, cluster: str) -> int | None:
+        found = self._table.properties.get(_BEGIN + cluster)
+        return None if found is None else int(found)
+
     def certify(self, certificate: Certificate) -> None:
         row = certificates.to_table([certificate])
         for left in reversed(range(_CONFLICTS)):
             try:
-                with _told(self.place):
+                with _translated(self.place):
                     self._certificate_table().append(row)
                 return
             except TableChanged:
@@ -116,20 +123,28 @@ class IcebergTopicTable:
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
         following = str(certificate.last + 1)
         about = {"dledger.first": str(certificate.first), "dledger.last": str(certificate.last)}
-        with _told(self.place), self._table.transaction() as transaction:
+        position = self.position(certificate.cluster)
+        if position not in (None, certificate.first):
+            raise TableChanged(f"{self.place}: it is filled up to entry {position} by now")
+        moved = {_NEXT + certificate.cluster: following}
+        if position is None:
+            moved[_BEGIN + certificate.cluster] = str(certificate.first)
+        with _translated(self.place), self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=about)
-            transaction.set_properties({_NEXT + certificate.cluster: following})
+            transaction.set_properties(moved)
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
-        with _told(f"{self.place}: certificates"):
+        with _translated(f"{self.place}: certificates"):
             if not self._catalog.table_exists(self._beside):
                 return []
-            found = certificates.from_table(self._certificate_table().scan().to_arrow())
+            self._known = self._certificate_table()
+            found = certificates.from_table(self._known.scan().to_arrow())
         return [one for one in found if cluster in (None, one.cluster)]
 
     def replace_certificates(self, certified: Sequence[Certificate]) -> None:
-        with _told(self.place):
-            self._certificate_table().overwrite(certificates.to_table(certified))
+        with _translated(self.place):
+            (self._known or self._certificate_table()).overwrite(certificates.to_table(certified))
+            self._known = None
 
     def logs(self) -> list[str]:
         return sorted(name.removeprefix(_NEXT) for name in self._table.properties if name.startswith(_NEXT))
@@ -141,7 +156,7 @@ class IcebergTopicTable:
             wanted = f"life like '{entries.cluster}.%' and {indexes}"
         whole = table_schema(self.about)
         schema = pa.schema([whole.field(name) for name in columns])
-        with _told(self.place):
+        with _translated(self.place):
             found = self._table.scan(
                 row_filter=wanted, selected_fields=tuple(columns)
             ).to_arrow_batch_reader()
@@ -150,7 +165,7 @@ class IcebergTopicTable:
 
     def delete_lives(self, lives: Sequence[str]) -> None:
         listed = ", ".join(f"'{life}'" for life in lives)
-        with _told(self.place):
+        with _translated(self.place):
             self._table.refresh()
             self._table.delete(f"life in ({listed})")
 
@@ -158,7 +173,7 @@ class IcebergTopicTable:
         """Rewrite one partition after the other, each in one commit, if it has several files and fits into
         memory (`COMPACT_BYTES`). pyiceberg has no compaction of its own."""
         replaced = 0
-        with _told(self.place):
+        with _translated(self.place):
             self._table.refresh()
             for where, files in _partitions_of(self._table, self.about.partitions):
                 rows = self._table.scan(row_filter=where).to_arrow()
@@ -200,7 +215,7 @@ def _catalog(to: str, options: Mapping[str, str]) -> tuple[Catalog, str]:
             "uri": f"sqlite:///{root}/{CATALOG_FILE}",
             "warehouse": f"file://{root}",
         } | given
-    with _told(to):
+    with _translated(to):
         return load_catalog(to if "type" not in given else NAMESPACE, **given), name
 
 
@@ -266,7 +281,7 @@ base."""
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def _translated(place: str) -> Iterator[None]:
     """Turn errors into TableError, or into TableChanged if another commit came between."""
     try:
         yield

@@ -8,11 +8,11 @@ All calls block.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self
 
 from dledger.audit.entries import Before, Entry, columns_of, join, plain_run
 from dledger.audit.scan import Window
@@ -23,7 +23,6 @@ from dledger.formats.entry import CorruptEntry, check_entry, unpack_header
 from dledger.runtime.remote_files import files_for
 from dledger.spark.stores import IndexUnits, known_committed
 
-T = TypeVar("T")
 READ_BYTES = 4 * 1024 * 1024
 """Number of bytes of the log in one request. Brokers send at most this many, unless one entry is larger."""
 
@@ -219,25 +218,38 @@ class GroupLog:
         self._brokers.rotate(-1)
 
     def state(self) -> LogState:
-        return self._asked(BrokerLog.state)
+        """See `Log`. All brokers are asked, because retention is up to each of them, and a follower may be
+        behind."""
+        self._find()
+        found: list[LogState] = []
+        for broker in self._brokers:
+            try:
+                found.append(broker.state())
+            except ClientError as error:
+                failure = error
+        if not found:
+            self._forget()  # brokers may have moved: the next call asks the NameServers
+            raise failure
+        cluster = next((one.cluster for one in found if one.cluster), "")
+        begin, committed = min(one.begin for one in found), max(one.committed for one in found)
+        return LogState(cluster, found[0].group, begin, committed)
 
     def chunk(self, first: int) -> Chunk:
-        return self._asked(lambda broker: broker.chunk(first))
-
-    def _asked(self, ask: Callable[[BrokerLog], T]) -> T:
-        """Ask one broker after the other until one answers. Raises the error of the last one."""
-        if not self._brokers:
-            self._find()
+        """See `Log`. The brokers are asked one after the other until one has the entry."""
+        self._find()
+        failures: list[ClientError | LogGone] = []
         for _ in range(len(self._brokers)):
             try:
-                return ask(self._brokers[0])
+                return self._brokers[0].chunk(first)
             except (ClientError, LogGone) as error:
-                failure: Exception = error
+                failures.append(error)
                 self.turn()
-        self._forget()  # brokers may have moved: the next call asks the NameServers
-        raise failure
+        self._forget()
+        raise next((one for one in failures if not isinstance(one, LogGone)), failures[-1])
 
     def _find(self) -> None:
+        if self._brokers:
+            return
         (found,) = find_groups(self._servers, group=self._group)
         leader, *followers = found.addresses
         for address in (*followers, leader):

@@ -65,7 +65,14 @@ _SOURCE = {
 }
 """Maps columns of the table to columns of the view `messages` (`spark.columns`)."""
 Births = dict[str, int]
-"""Maps a topic to the position in the log at which it was made (`formats.life`); 0 if it is not known."""
+"""Maps a topic to the position in the log at which it was made (`formats.life`). A topic is missing, or has
+0, if the position is not known. It has DELETED if it was deleted, and not made again."""
+DELETED = -1
+
+
+def life_of(cluster: str, births: Mapping[str, int], topic: str) -> str:
+    """Return the life of a topic as a row has it."""
+    return str(Life(cluster, max(births.get(topic, 0), 0)))
 
 
 def table_schema(about: About) -> pa.Schema:
@@ -123,14 +130,14 @@ class TableRows:
             return None
         if op["op"] == TopicBirth.operation:
             return {op["name"]: op["at"]}
-        return {op["name"]: 0} if op["op"] == TOPIC_DELETE else None
+        return {op["name"]: DELETED} if op["op"] == TOPIC_DELETE else None
 
     def _row(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         found = {name: batch.column(source) for name, source in _SOURCE.items()}
         count = batch.num_rows
         topics = found["topic"].dictionary_encode()
         names = topics.dictionary.to_pylist()
-        lives = [str(Life(self._cluster, self.births.get(name, 0))) for name in names]
+        lives = [life_of(self._cluster, self.births, name) for name in names]
         found["life"] = pa.array(lives, pa.string()).take(topics.indices)
         found["broker_group"] = pa.repeat(pa.scalar(self._group, pa.string()), count)
         found["day"] = found["store_time"].cast(pa.timestamp("us")).cast(pa.date32())

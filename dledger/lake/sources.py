@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from dledger.client.bulk.replicas import find_groups
+from dledger.client.errors import TopicNotFound
 from dledger.formats.life import Life
 from dledger.lake.log_reading import GroupLog, Log, StoreLog, link_before, windows
 from dledger.lake.rows import Births, TableRows
@@ -32,16 +34,20 @@ class Source:
 
 @contextmanager
 def open_sources(
-    topics: Sequence[str], servers: str = "", stores: Sequence[str] = ()
+    topics: Sequence[str], servers: str = "", stores: Sequence[str] = (), logs: Collection[str] = ()
 ) -> Iterator[list[Source]]:
     """Open the logs that have these topics: of the brokers behind `servers`, or in these store directories.
+    Those whose ids are in `logs` are opened even if their topics were deleted.
 
-    Raises TableError if a topic is in none of them, StoreError or ClientError.
+    Raises TableError if no store has a topic, TopicNotFound if no broker has any, StoreError or ClientError.
     """
     with ExitStack() as stack:
-        found = list(_of_stores(stores)) if stores else list(_of_brokers(topics, servers, stack))
+        if not stores:
+            yield list(_of_brokers(topics, servers, logs, stack))
+            return
+        found = list(_of_stores(stores))
         missing = [topic for topic in topics if not any(topic in source.lives for source in found)]
-        if stores and missing:
+        if missing and not any(source.log.state().cluster in logs for source in found):
             raise TableError(f"no store has the topic {missing[0]}")
         yield found
 
@@ -60,15 +66,48 @@ def oldest_bodies(sources: Sequence[Source], topics: Sequence[str], most: int) -
                 break
 
 
-def _of_brokers(topics: Sequence[str], servers: str, stack: ExitStack) -> Iterator[Source]:
-    queues = LiveQueues(parse({"servers": servers, "subscribe": ",".join(topics)}, "batch"))
-    stack.callback(queues.close)
-    lives: dict[str, dict[str, Life]] = {group: {} for group in queues.groups()}
-    for name, life in queues.lives(qualify=True)[0].items():
-        topic, group = topic_and_group(name)
-        lives[group][topic] = Life.parse(life)
-    for group, known in lives.items():
-        yield Source(stack.enter_context(GroupLog(servers, group)), known)
+def lives_at_brokers(topics: Sequence[str], servers: str) -> dict[str, dict[str, Life | None]]:
+    """Return the lives that topics have now, by broker group and topic; None where brokers report none.
+    Topics that do not exist are left out. Raises TopicNotFound if none exists, or another ClientError."""
+    found: dict[str, dict[str, Life | None]] = {}
+    failure: TopicNotFound | None = None
+    for topic in topics:
+        queues = LiveQueues(parse({"servers": servers, "subscribe": topic}, "batch"))
+        try:
+            for group in queues.groups():
+                found.setdefault(group, {})[topic] = None
+            for name, life in queues.lives(qualify=True)[0].items():
+                found[topic_and_group(name)[1]][topic] = Life.parse(life)
+        except TopicNotFound as error:
+            failure = error
+        finally:
+            queues.close()
+    if not found and failure is not None:
+        raise failure
+    return found
+
+
+def _of_brokers(
+    topics: Sequence[str], servers: str, logs: Collection[str], stack: ExitStack
+) -> Iterator[Source]:
+    try:
+        there = lives_at_brokers(topics, servers)
+    except TopicNotFound:
+        if not logs:
+            raise
+        there = {}
+    seen = set()
+    for group, known in there.items():
+        lives = {topic: life for topic, life in known.items() if life is not None}
+        seen |= {life.cluster for life in lives.values()}
+        yield Source(stack.enter_context(GroupLog(servers, group)), lives)
+    if seen.issuperset(logs):
+        return
+    for other in find_groups(servers):
+        if other.group not in there:
+            log = stack.enter_context(GroupLog(servers, other.group))
+            if log.state().cluster in logs:
+                yield Source(log, {})
 
 
 def _of_stores(stores: Sequence[str]) -> Iterator[Source]:

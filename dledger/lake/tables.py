@@ -87,19 +87,24 @@ class TopicTable(Protocol):
         """Return the index of the next entry of this log that is to be added, as of the last `refresh`. None
         if nothing of this log was added yet."""
 
+    def begin(self, cluster: str) -> int | None:
+        """Return the index of the first entry of this log that was added; None if nothing was."""
+
     def certify(self, certificate: Certificate) -> None:
         """Add a certificate. It must be there before the rows that it is about."""
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
         """Add the rows of a range of the log, and move the position behind it, in one transaction. Raises
-        TableChanged if the position was moved since the last `refresh`."""
+        TableChanged if the position is not the beginning of the range, or was moved since the last
+        `refresh`."""
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
         """Return the certificates of one log, or of all, in any order. Some may be about entries that were
         not added, as a certificate is written before its rows."""
 
     def replace_certificates(self, certificates: Sequence[Certificate]) -> None:
-        """Replace all certificates. Raises TableChanged if one was added meanwhile."""
+        """Replace all certificates. Raises TableChanged if one was added since `certificates` was called
+        last."""
 
     def logs(self) -> list[str]:
         """Return the ids of the logs from which rows were added."""

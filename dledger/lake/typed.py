@@ -92,10 +92,18 @@ class TypedBodies:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 values.append(None)
                 errors.append(str(error)[:200])
-        return _array(values, self._kind), pa.array(errors, pa.string())
+        try:
+            return _array(values, self._kind), pa.array(errors, pa.string())
+        except (OverflowError, ValueError, pa.ArrowException):  # a value that JSON has, and the table cannot
+            for number, value in enumerate(values):
+                try:
+                    _array([value], self._kind)
+                except (OverflowError, ValueError, pa.ArrowException) as error:
+                    values[number], errors[number] = None, str(error)[:200]
+            return _array(values, self._kind), pa.array(errors, pa.string())
 
-    def _of(self, schema: Schema, whole: Schema, depth: int) -> _Kind:
-        schema = _resolved(schema, whole)
+    def _of(self, part: object, whole: Schema, depth: int) -> _Kind:
+        schema = _resolved(part, whole)
         kinds = schema.get("type")
         names = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name != "null"]
         if len(names) != 1 or depth >= MAX_DEPTH:
@@ -134,22 +142,25 @@ class TypedBodies:
         )
 
 
-def _resolved(schema: Schema, whole: Schema) -> Schema:
-    """Follow `$ref`, and take the only alternative of `anyOf` that is not null."""
+def _resolved(schema: Any, whole: Schema) -> Schema:
+    """Follow `$ref`, and take the only alternative of `anyOf` that is not null. Empty for what is no object,
+    such as `true`."""
     for _ in range(MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
         if "$ref" in schema:
             target: Any = whole
             for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-                target = target.get(part, {})
+                target = target.get(part) if isinstance(target, Mapping) else None
             schema = target
         elif "anyOf" in schema:
-            others = [one for one in schema["anyOf"] if one.get("type") != "null"]
+            others = [one for one in schema["anyOf"] if one != {"type": "null"}]
             if len(others) != 1:
                 return {}
             schema = others[0]
         else:
             break
-    return schema
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _array(values: Sequence[Any], kind: _Kind) -> pa.Array:
@@ -185,7 +196,11 @@ def _json_text(value: msgspec.Raw) -> str | None:
 
 
 def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
-    return value.replace(tzinfo=datetime.UTC) if value is not None and value.tzinfo is None else value
+    """Return a time in UTC; one without a zone is taken for UTC. Raises OverflowError if that is outside of
+    the years 1 to 9999."""
+    if value is None:
+        return None
+    return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
 
 
 def schema_of(given: str) -> str:

@@ -23,6 +23,8 @@ BATCH_BYTES = 128 * 1024 * 1024
 BATCH_ENTRIES = 1_000_000
 """Largest number of entries of one batch, of any topic. So the position moves on also where a log has few
 messages of the topics."""
+TIDY_COMMITS = 100
+"""Number of commits after which a writer looks whether certificates are to be merged."""
 CONFLICTS = 20
 """How often in a row a batch is read again because another writer was faster, before the writer gives up."""
 
@@ -58,13 +60,16 @@ class TableWriter:
         log: Log,
         births_at: Callable[[int], Births],
         *,
-        told: Callable[[Progress], None] = lambda progress: None,
+        report: Callable[[Progress], None] = lambda progress: None,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self._table, self._log, self._births_at = table, log, births_at
-        self._told, self._batch_bytes = told, batch_bytes
+        self._report, self._batch_bytes = report, batch_bytes
         self._typed = TypedBodies(table.about.schema) if table.about.schema else None
         self._rows = 0
+        self._last: Certificate | None = None
+        """The certificate of the newest batch that this writer added."""
+        self._untidy = TIDY_COMMITS
 
     def catch_up(self) -> int:
         """Add everything that is committed now. Return the number of rows that were added.
@@ -86,28 +91,39 @@ class TableWriter:
                     f"entry {state.begin}, as retention deleted those before: fill a new table, or take the "
                     "missing entries from a backup"
                 )
+            if first > state.committed + 1:
+                raise TableError(
+                    f"{self._table.place} holds entries up to {first - 1}, and the log of {state.group} ends "
+                    f"with entry {state.committed}: it is older than the table, or was restored from a backup"
+                )
             if first > state.committed:
                 break
             try:
                 for batch in self._batches(first, state.committed, position is None):
                     self._table.certify(batch.certificate)
                     self._table.add(batch.rows, batch.certificate)
-                    conflicts = 0
+                    self._last, conflicts = batch.certificate, 0
+                    self._untidy += 1
                     self._rows += batch.rows.num_rows
                     end = batch.certificate.last + 1
-                    self._told(Progress(state.group, self._rows, end, state.committed))
+                    self._report(Progress(state.group, self._rows, end, state.committed))
                     self._table.refresh()
             except TableChanged:
                 conflicts += 1
                 if conflicts > CONFLICTS:
                     raise
-        self._tidy()
+        if self._untidy >= TIDY_COMMITS:
+            self._tidy()
+            self._untidy = 0
         return self._rows - before
 
     def _batches(self, first: int, last: int, is_new: bool) -> Iterator[Batch]:
         state = self._log.state()
-        births = self._births_at(first) if is_new else self._known_births(state.cluster, first)
-        link = link_before(self._log, first, state.begin)
+        if is_new:
+            births, link = self._births_at(first), link_before(self._log, first, state.begin)
+        else:  # so that a log which does not continue the table is found
+            before = self._certificate_before(state.cluster, first)
+            births, link = dict(before.births_after), Link(first - 1, -1, before.chain_last)
         rows = TableRows(self._table.about.topics, state.cluster, state.group, births)
         pending = _Pending(link, dict(rows.births), self._typed)
         for window in windows(self._log, link, last):
@@ -118,11 +134,14 @@ class TableWriter:
                 yield pending.batch(state.cluster, state.group, rows.births)
                 pending = _Pending(pending.end, dict(rows.births), self._typed)
 
-    def _known_births(self, cluster: str, first: int) -> Births:
-        """Return the births before entry `first`, which the certificates say."""
-        for one in self._table.certificates(cluster):
+    def _certificate_before(self, cluster: str, first: int) -> Certificate:
+        """Return the certificate that ends before entry `first`. Raises TableError."""
+        known = [] if self._last is None else [self._last]
+        if not known or known[0].last + 1 != first:
+            known = self._table.certificates(cluster)
+        for one in known:
             if one.last + 1 == first:
-                return dict(one.births_after)
+                return one
         raise TableError(
             f"{self._table.place}: the table ends before entry {first}, and no certificate ends there, so "
             "somebody removed it: run the audit of the table"
@@ -138,7 +157,9 @@ class TableWriter:
         kept = []
         for log in logs:
             end = self._table.position(log) or 0
-            kept += compacted(series((one for one in found if one.cluster == log), end), most)
+            mine = [one for one in found if one.cluster == log]
+            kept += compacted(series(mine, end), most)
+            kept += [one for one in mine if one.last >= end]  # their rows may come yet
         try:
             self._table.replace_certificates(kept)
         except TableChanged:

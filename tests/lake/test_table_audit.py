@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -146,6 +147,11 @@ CHANGES = (
     Change("index of another topic's message", _set(log_index=7), MISSING | FOREIGN, DIFFERS),
     Change("property changed", _set(properties=[("KEYS", "k"), ("TAGS", "B")]), CHANGED, DIFFERS),
     Change("property added", _set(properties=lambda old: [*old, ("a", "b")]), CHANGED, DIFFERS),
+    Change("properties joined into one", _set(properties=[("KEYS", "k30\x02TAGS\x01A")]), CHANGED, DIFFERS),
+    Change("a property null", _set(properties=lambda old: [(old[0][0], None), *old[1:]]), CHANGED, DIFFERS),
+    Change("the oldest rows with their certificates", lambda hand: _forget_oldest(hand), UNPROVEN, UNPROVEN),
+    Change("all rows and certificates", lambda hand: _forget_all(hand), UNPROVEN, UNPROVEN),
+    Change("a living topic left out", lambda hand: _leave_out(hand), CERTIFICATE, CERTIFICATE),
     Change("properties null", _set(properties=None), CHANGED, DIFFERS),
     Change("a row of nobody", _again(log_index=7), FOREIGN, DIFFERS),
     Change("a row of the future", _again(log_index=1 << 40), FOREIGN, FOREIGN),
@@ -164,6 +170,25 @@ CHANGES = (
 
 def _table_again(hand: Hand) -> None:
     hand.append(pa.Table.from_pylist(hand.rows(), SCHEMA))
+
+
+def _forget_oldest(hand: Hand) -> None:
+    rows = sorted(hand.certificates(), key=lambda one: one["first_index"])
+    hand.delete(f"log_index < {rows[4]['first_index']}")
+    hand.replace_certificates(rows[4:])
+
+
+def _forget_all(hand: Hand) -> None:
+    hand.delete("offset >= 0")
+    hand.lose_certificates()
+
+
+def _leave_out(hand: Hand) -> None:
+    """The rows of a life, and the certificates say that it was left out on purpose."""
+    life = hand.rows()[0]["life"]
+    hand.delete("offset >= 0")
+    gone = {"rows": 0, "digest": "0", "dropped": json.dumps([life])}
+    hand.replace_certificates([one | gone for one in hand.certificates()])
 
 
 def _once_more(hand: Hand) -> None:

@@ -16,7 +16,7 @@ from dledger.lake import writer
 from dledger.lake.certificates import compacted, series
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.table_audit import audit_table
-from dledger.lake.tables import TopicTable
+from dledger.lake.tables import TableChanged, TopicTable
 from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
 
@@ -78,11 +78,11 @@ def test_the_messages_of_deleted_topics_can_be_removed(tmp_path: Path, format: s
     group, lives = with_lives(tmp_path, format)
     table = group.fill()
     assert len(rows_of(table)) == 150
-    assert drop_deleted(table, "c0", lives[2:]) == sorted(lives[:2])
+    assert drop_deleted(table, "c0") == sorted(lives[:2])
     assert {row["life"] for row in rows_of(table)} == {lives[2]} and table.count() == 60
     for logs in ([group.write()], []):
         assert not audit_table(group.table(), logs).findings
-    assert drop_deleted(table, "c0", lives[2:]) == []
+    assert drop_deleted(table, "c0") == []
     group.log.message("orders", b"later")
     assert group.writer().catch_up() == 1
     assert not audit_table(group.table(), [group.write()]).findings
@@ -106,9 +106,46 @@ def test_an_interrupted_removal_is_seen_and_done_by_the_next(tmp_path: Path, for
             raise Killed
 
     with pytest.raises(Killed):
-        drop_deleted(Dying(group.table()), "c0", lives[2:])  # type: ignore[arg-type]
+        drop_deleted(Dying(group.table()), "c0")  # type: ignore[arg-type]
     assert audit_table(group.table(), [group.write()]).findings
-    assert drop_deleted(group.table(), "c0", lives[2:]) == sorted(lives[:2])
+    assert drop_deleted(group.table(), "c0") == sorted(lives[:2])
+    assert not audit_table(group.table(), [group.write()]).findings
+
+
+def test_only_what_the_table_itself_saw_deleted_is_removed(tmp_path: Path, format: str) -> None:
+    """The topic is deleted and made again behind the end of the table."""
+    group, lives = with_lives(tmp_path, format)
+    table = group.fill()
+    delete_topic(group.log)
+    newest = str(Life("c0", make_topic(group.log)))
+    group.log.message("orders", b"new")
+    assert drop_deleted(table, "c0") == sorted(lives[:2])
+    assert {row["life"] for row in rows_of(table)} == {lives[2]}
+    group.fill()
+    assert drop_deleted(group.table(), "c0") == [lives[2]]
+    assert {row["life"] for row in rows_of(group.table())} == {newest}
+    assert not audit_table(group.table(), [group.write()]).findings
+
+
+def test_a_certificate_that_comes_meanwhile_is_not_lost(tmp_path: Path, format: str) -> None:
+    group, lives = with_lives(tmp_path, format)
+    table = group.fill()
+    certified = table.certificates()
+    group.log.message("orders", b"later")
+    group.fill()
+    with pytest.raises(TableChanged):
+        table.replace_certificates(certified)
+    assert not audit_table(group.table(), [group.write()]).findings
+    assert drop_deleted(group.table(), "c0") == sorted(lives[:2])
+
+
+def test_a_late_certificate_of_a_writer_that_was_overtaken_is_no_finding(tmp_path: Path, format: str) -> None:
+    group, _ = with_lives(tmp_path, format)
+    stale = [*group.writer(batch_bytes=1 << 20)._batches(0, len(group.log.entries) - 1, True)]
+    table = group.fill()
+    drop_deleted(table, "c0")
+    for batch in stale:
+        table.certify(batch.certificate)
     assert not audit_table(group.table(), [group.write()]).findings
 
 
@@ -120,6 +157,7 @@ def test_certificates_are_merged_when_there_are_many(
     count = len(group.table().certificates())
     assert count > 6
     monkeypatch.setattr(writer, "MAX_CERTIFICATES", 6)
+    monkeypatch.setattr(writer, "TIDY_COMMITS", 0)
     group.log.message("orders", b"later")
     group.writer().catch_up()
     table = group.table()

@@ -22,7 +22,6 @@ import dledger
 from dledger import Producer
 from dledger.chaos.workload import Load, check_log
 from dledger.lake.opening import Place, open_table
-from dledger.lake.rows import SCHEMA
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.cluster.conftest import new_group  # noqa: F401
 
@@ -217,6 +216,20 @@ def test_table_and_brokers_are_one_history(new_group: Callable[..., LocalCluster
         ended.set()
         sender.join()
         trial.kill()
-    rows = dledger.read(servers=group.namesrv_addr, table=trial.place, columns=["partition"]).read_all()
-    assert rows.num_rows == sum(end for _, end in _ends(group))
-    assert set(SCHEMA.names) >= {"topic", "body"}
+    rows = dledger.read(servers=group.namesrv_addr, table=trial.place).read_all()
+    total = sum(end for _, end in _ends(group))
+    assert rows.num_rows == total
+    times = sorted(rows.column("storeTimestamp").to_pylist())
+    middle = times[total // 2]
+    after = dledger.read(
+        servers=group.namesrv_addr, table=trial.place, startingTimestamp=middle, columns=["offset"]
+    ).read_all()
+    assert after.schema.names == ["offset"] and after.num_rows == sum(time >= middle for time in times)
+    # A topic that is gone stops neither the table nor its audit.
+    subprocess.run(
+        command("topic", "delete", TOPIC, "--namesrv", group.namesrv_addr, "--yes"),
+        check=True,
+        capture_output=True,
+    )
+    assert trial.once("--drop-deleted")["rows"] == 0
+    assert trial.audit()["findings"] == []

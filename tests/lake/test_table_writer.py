@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ pytest.importorskip("pyiceberg")
 
 import pyarrow as pa
 
+from dledger.client.errors import NoBroker
 from dledger.formats.life import Life
 from dledger.lake.certificates import Certificate
 from dledger.lake.delta import DeltaTopicTable
-from dledger.lake.log_reading import LogDamaged, LogGone
+from dledger.lake.log_reading import Chunk, GroupLog, LogDamaged, LogGone, LogState, StoreLog
 from dledger.lake.table_audit import audit_table
 from dledger.lake.tables import About, TableChanged, TableError, TopicTable
-from tests.audit.store_builder import Log, flip, sample_log
+from dledger.lake.writer import TableWriter
+from dledger.spark.stores import open_replicas
+from tests.audit.store_builder import Log, flip
 from tests.lake.lake_kit import Group, counts, delete_topic, make_topic, rows_of, sent
 
 
@@ -96,8 +100,10 @@ def test_a_writer_that_is_killed_leaves_nothing_twice_and_nothing_out(group: Gro
     assert_exact(group, group.fill())
 
 
-def test_two_writers_at_once_add_nothing_twice(group: Group) -> None:
-    """One is stopped between reading and adding. Meanwhile the other adds the same and more."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_two_writers_at_once_add_nothing_twice(group: Group, when: str) -> None:
+    """One is stopped just before or just after it adds a batch. Meanwhile the other adds all, and more
+    comes."""
     stops = 0
 
     def overtaken() -> None:
@@ -108,7 +114,7 @@ def test_two_writers_at_once_add_nothing_twice(group: Group) -> None:
             for number in range(30):
                 group.log.message("orders", b"more %d" % number)
 
-    hooked = Hooked(group.table(), before=overtaken)
+    hooked = Hooked(group.table(), **{when: overtaken})
     for _ in range(4):
         group.writer(hooked).catch_up()
     assert stops > 3
@@ -219,6 +225,76 @@ def test_a_table_of_others_is_refused(tmp_path: Path) -> None:
         DeltaTopicTable.make(str(tmp_path / "ours"), About(("payments",)))
 
 
-def test_a_log_that_grows_while_it_is_read_is_read_to_its_end_of_then(tmp_path: Path) -> None:
-    group = Group(tmp_path, sample_log(50))
-    assert group.writer().catch_up() == sum(count for *_, count in sent(group.log))
+def test_a_log_that_does_not_continue_the_table_is_refused(group: Group) -> None:
+    """It was restored from a backup, and has gone on with other messages."""
+    backup = group.log.copy()
+    for number in range(40):
+        group.log.message("orders", b"lost %d" % number)
+    group.fill()
+    rows = rows_of(group.table())
+    group.log = backup
+    with pytest.raises(TableError, match="is older than the table, or was restored"):
+        group.writer().catch_up()
+    for number in range(60):
+        group.log.message("orders", b"other %d" % number)
+    with pytest.raises(LogDamaged, match="does not continue the chain"):
+        group.writer().catch_up()
+    assert rows_of(group.table()) == rows
+
+
+def test_a_log_that_begins_where_the_table_ends_goes_on(group: Group) -> None:
+    for number in range(700):
+        group.log.message("orders", b"x" * 100, queue_id=number % 4)
+    segment = max(group.log.segments)
+    first = next(one.index for one in group.log.entries if one.pos >= segment)
+    log = group.write()
+    state = log.state()._replace(committed=first - 1)
+
+    class Shorter(type(log)):  # type: ignore[misc]
+        def state(self) -> LogState:
+            return state
+
+    log.__class__ = Shorter
+    TableWriter(group.table(), log, lambda entry: {}, batch_bytes=2000).catch_up()
+    for path in sorted(next(group.store.glob("dledger-*/data")).iterdir()):
+        if int(path.name) < segment:
+            path.unlink()
+    (replica,) = open_replicas([str(group.store)])
+    cut = StoreLog(replica, read_bytes=4096)
+    assert cut.state().begin == first
+    TableWriter(group.table(), cut, lambda entry: {}, batch_bytes=2000).catch_up()
+    rows = rows_of(group.table())
+    assert counts(rows) == {(topic, queue): list(range(count)) for topic, queue, count in sent(group.log)}
+    assert not audit_table(group.table(), [cut]).findings
+
+
+class Copy:
+    """A broker of a group: it has entries from `begin` on, and has applied those up to `applied`."""
+
+    def __init__(self, log: StoreLog, name: str, begin: int, applied: int) -> None:
+        self.name, self._log, self._begin, self._applied = name, log, begin, applied
+
+    def state(self) -> LogState:
+        return self._log.state()._replace(begin=self._begin, committed=self._applied)
+
+    def chunk(self, first: int) -> Chunk:
+        if first < self._begin:
+            raise LogGone(self.name)
+        if first > self._applied:
+            raise NoBroker(self.name)
+        return self._log.chunk(first)
+
+
+def test_what_any_broker_has_is_read(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention is up to each broker, and a follower may be behind."""
+    log = group.write()
+    end = log.state().committed
+    copies = [Copy(log, "behind", 0, end // 2), Copy(log, "late", end // 3, end), Copy(log, "gone", end, end)]
+    whole = GroupLog("nowhere:1", "g0")
+    monkeypatch.setattr(whole, "_brokers", deque(copies))
+    assert whole.state() == log.state()
+    TableWriter(group.table(), whole, lambda entry: {}, batch_bytes=2000).catch_up()
+    assert_exact(group, group.table())
+    monkeypatch.setattr(whole, "_brokers", deque(copies[1:]))
+    with pytest.raises(LogGone):
+        whole.chunk(0)

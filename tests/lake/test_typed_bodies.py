@@ -88,6 +88,20 @@ def test_a_body_that_does_not_fit_is_kept_with_the_reason(body: bytes, why: str)
     assert (first, last) == (None, None) and why in found
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_the_table_cannot_hold_stops_nothing(time: str) -> None:
+    typed = of({"a": {"type": "array", "items": {"type": "object", "properties": {"t": TIME}}}})
+    values, errors = typed.columns([b'{"a": [{"t": "%s"}]}' % time.encode(), b'{"a": []}'])
+    assert values.to_pylist() == [None, {"a": []}]
+    assert errors[0].as_py() and errors[1].as_py() is None
+
+
+def test_parts_of_a_schema_that_are_no_objects_are_json_texts() -> None:
+    typed = of({"a": True, "b": {"$ref": "#/none/there"}, "c": {"anyOf": [True, {"type": "null"}]}})
+    values, errors = typed.columns([b'{"a": 1, "b": [2], "c": "x"}'])
+    assert values.to_pylist() == [{"a": "1", "b": "[2]", "c": '"x"'}] and errors.null_count == 1
+
+
 def test_a_schema_is_derived_from_a_python_type() -> None:
     typed = TypedBodies(schema_of("tests.lake.test_typed_bodies:Order"))
     assert typed.fields[0].type == pa.struct(

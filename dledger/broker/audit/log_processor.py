@@ -19,8 +19,8 @@ MAX_LOG_BYTES = 4 * 1024 * 1024
 """Largest number of bytes of the log in one answer, unless a single entry is larger. A request for more
 gets this many."""
 MAX_LOG_READS = 8
-"""Largest number of requests for bytes of the log that are processed at the same time; one more is refused
-with 2 SYSTEM_BUSY. So they need at most 32 MiB of memory."""
+"""Largest number of requests for bytes of the log for which this broker reads at the same time; one more is
+refused with 2 SYSTEM_BUSY."""
 
 
 class LogProcessor:

@@ -282,6 +282,11 @@ LAKE = Declared(
     "with --follow, to add what came since. It can be killed at any time: each message is in the table "
     "exactly once, and `dledger audit table` proves it against the log.",
     extra="lake",
+    wrong=lambda given: (
+        "--compact and --drop-deleted are done at the end, which --follow does not have: run them beside it"
+        if given.follow and (given.compact or given.drop_deleted)
+        else ""
+    ),
 )
 
 
