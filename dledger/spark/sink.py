@@ -1,18 +1,26 @@
 """Sink of the data source `dledger`: sends rows of DataFrames and streams to live brokers as messages.
 
-Delivery is at least once. A task succeeds only when a quorum has acknowledged every row. If it fails, the
-rows that it has sent remain stored, and the next attempt sends them again.
+A task succeeds only when a quorum has acknowledged every row. If it fails, the rows that it has sent remain
+stored, and the next attempt sends them again. What comes of that depends on the ids of the rows
+(`sink_rows.IdColumn`):
+
+* Rows without ids are stored again, so delivery is at least once.
+* A row with an id has the same unique id (UNIQ_KEY) in every attempt, and is marked as possibly sent before
+  (`__RESEND`). Brokers look it up. They recognise a single message, and a batch that holds the same messages
+  in the same order as before (S27 in docs/internals/safety.md).
+* With `exactlyOnce`, rows are sent one by one, so a broker recognises each of them, in whatever order the
+  attempts send them.
 
 Rows of one task keep their order in every queue, as at most one batch per queue is in flight. Up to
-`maxInFlight` batches to different queues are in flight at the same time. Messages that are sent again have
-the same ids as before if the rows of a partition are read in the same order again.
+`maxInFlight` batches to different queues are in flight at the same time. With `exactlyOnce` there are 64
+times as many requests, also to one queue. Then a failure of a broker may change the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,6 +36,7 @@ from dledger.client import (
     SendResult,
     SendStatus,
 )
+from dledger.client.producing.preset_ids import unique_id_of, with_unique_id
 from dledger.formats.checksum import crc32
 from dledger.runtime.env import production_env
 from dledger.spark.sink_options import SinkOptions
@@ -37,14 +46,15 @@ from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowW
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1000
 """Largest number of messages in one request. Brokers refuse larger batches."""
+ROWS_IN_FLIGHT = 64
+"""How many rows are in flight for each request that `maxInFlight` allows, with `exactlyOnce`."""
+KEPT_TWICE = ("%RETRY%", "%DLQ%")
+"""Prefixes of topics in which brokers do not look for messages that are sent again."""
 BUFFERED_BATCHES = 4
 """Largest size of the rows that wait in a task, over all queues, as a multiple of `maxBatchBytes`."""
 MESSAGE_OVERHEAD = 512
 """Largest size, in bytes, of what a stored message has besides body and properties: lengths, unique id,
 topic."""
-_QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"
-
 
 Acknowledgement = Callable[[], SendResult]
 """A function that waits for the answer to one request and returns the result. Raises ClientError."""
@@ -73,26 +83,40 @@ class _Waiting:
     size: int = 0
 
 
+class _UnderWay(NamedTuple):
+    """One request in flight. `size`: the size of its rows in bytes."""
+
+    rows: list[Outgoing]
+    size: int
+    acknowledged: Acknowledgement
+
+
 class QueueWriter:
     """Sends the rows of one task. Raises SinkError or ClientError; messages that were sent before the
     error remain stored.
 
-    The queue of a row depends only on the row and the rows before it. So a task that runs again with the
-    same rows sends each row to the same queue.
+    The queue of a row depends only on the row and the rows before it, and with `exactlyOnce` only on the
+    row. So a task that runs again with the same rows sends each row to the same queue.
     """
 
-    def __init__(self, producer: Sending, options: SinkOptions, turn: int) -> None:
+    def __init__(self, producer: Sending, options: SinkOptions, turn: int, attempt: str = "") -> None:
+        """`turn`: queue at which rows begin that name none. `attempt`: a name that only this attempt of the
+        task has."""
         self.sent: int = 0
         self._producer = producer
         self._options = options
         self._turn = turn
+        self._attempt = attempt
+        self._batch_messages = 1 if options.exactly_once else BATCH_MESSAGES
         self._queues: dict[str, list[MessageQueue]] = {}
         self._waiting: dict[MessageQueue, _Waiting] = {}
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
-        self._under_way: dict[MessageQueue, tuple[list[Outgoing], Acknowledgement]] = {}
-        """Batches in flight, in the order in which they were sent. There is at most one per queue, so that
-        the rows of a queue keep their order."""
+        self._under_way: dict[tuple[MessageQueue, int], _UnderWay] = {}
+        """Requests in flight, in the order in which they were sent, by queue and number. The number is 0 for
+        a batch: there is at most one per queue, so that the rows of a queue keep their order. With
+        `exactlyOnce` the requests of a queue are numbered."""
+        self._size_under_way = 0
 
     def write(self, rows: Iterable[Outgoing]) -> int:
         """Send all rows and wait for the acknowledgements. Return how many rows were sent."""
@@ -101,7 +125,7 @@ class QueueWriter:
             size = _size(row.message)
             queue = self._queue_of(row)
             waiting = self._waiting.get(queue)
-            if waiting and (waiting.size + size > limit or len(waiting.rows) >= BATCH_MESSAGES):
+            if waiting and (waiting.size + size > limit or len(waiting.rows) >= self._batch_messages):
                 self._flush(queue)
                 queue = self._queue_of(row)
             while self._waiting and self._size + size > BUFFERED_BATCHES * limit:
@@ -112,16 +136,22 @@ class QueueWriter:
             self._size += size
         for queue in list(self._waiting):
             self._flush(queue)
-        for queue in list(self._under_way):
-            self._settle(queue)
+        for request in list(self._under_way):
+            self._settle(request)
         return self.sent
 
     def _queue_of(self, row: Outgoing) -> MessageQueue:
         """Choose the queue of a row: by its partition or else by its key. A row with neither gets the
-        topic's current queue, which changes with each batch."""
+        topic's current queue, which changes with each batch; with `exactlyOnce` its id decides, because only
+        the broker group that has a row can recognise it."""
         topic = row.message.topic
         queues = self._queues.get(topic)
         if queues is None:
+            if self._options.exactly_once and topic.startswith(KEPT_TWICE):
+                raise SinkError(
+                    f"row {row.row} of the task: brokers store equal messages of {topic} again, as consumers "
+                    "give messages back to such topics on purpose: remove the option exactlyOnce"
+                )
             queues = self._queues[topic] = sorted(self._producer.queues(topic))
         if row.partition is not None:
             if not 0 <= row.partition < len(queues):
@@ -130,8 +160,9 @@ class QueueWriter:
                     f"topic {topic!r}, which has 0 to {len(queues) - 1}"
                 )
             return queues[row.partition]
-        if row.message.keys:
-            return queues[crc32(str(row.message.keys).encode()) % len(queues)]
+        by = row.message.keys or (row.ident if self._options.exactly_once else None)
+        if by:
+            return queues[crc32(str(by).encode()) % len(queues)]
         queue = self._current.get(topic)
         if queue is None:
             queue = self._current[topic] = queues[self._turn % len(queues)]
@@ -139,26 +170,38 @@ class QueueWriter:
         return queue
 
     def _flush(self, queue: MessageQueue) -> None:
-        """Send the waiting rows of a queue as one batch. First wait for the acknowledgement of the batch
-        in flight to this queue, if there is one, and until fewer than `maxInFlight` batches are in flight."""
+        """Send the waiting rows of a queue as one request. First wait for the acknowledgement of the batch
+        in flight to this queue, if there is one, and until fewer requests are in flight than are allowed."""
         waiting = self._waiting.pop(queue)
         self._size -= waiting.size
         if self._current.get(queue.topic) == queue:
             del self._current[queue.topic]
-        if queue in self._under_way:
-            self._settle(queue)
-        while len(self._under_way) >= self._options.max_in_flight:
+        request = queue, waiting.rows[0].row if self._options.exactly_once else 0
+        if request in self._under_way:
+            self._settle(request)
+        while self._under_way and not self._has_room(waiting.size):
             self._settle(next(iter(self._under_way)))
-        self._under_way[queue] = waiting.rows, self._begin(waiting.rows, queue)
+        self._size_under_way += waiting.size
+        begun = self._begin(waiting.rows, queue, again=False)
+        self._under_way[request] = _UnderWay(waiting.rows, waiting.size, begun)
 
-    def _settle(self, queue: MessageQueue) -> None:
-        """Wait until the batch in flight to a queue is acknowledged. If it is not, send the same batch
-        again, up to `retries` times."""
-        rows, acknowledged = self._under_way.pop(queue)
+    def _has_room(self, size: int) -> bool:
+        """Return whether a request with rows of this size in bytes may be sent beside those in flight."""
+        most = self._options.max_in_flight
+        if not self._options.exactly_once:
+            return len(self._under_way) < most
+        largest = most * self._options.max_batch_bytes
+        return len(self._under_way) < most * ROWS_IN_FLIGHT and self._size_under_way + size <= largest
+
+    def _settle(self, request: tuple[MessageQueue, int]) -> None:
+        """Wait until a request in flight is acknowledged. If it is not, send the same rows again, up to
+        `retries` times."""
+        queue, (rows, size, acknowledged) = request[0], self._under_way.pop(request)
+        self._size_under_way -= size
         where = f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}"
         for attempt in range(self._options.retries + 1):
             try:
-                result = (self._begin(rows, queue) if attempt else acknowledged)()
+                result = (self._begin(rows, queue, again=True) if attempt else acknowledged)()
                 break
             except (NoBroker, OutcomeUnknown) as error:
                 if attempt == self._options.retries:
@@ -171,10 +214,18 @@ class QueueWriter:
             raise SinkError(f"{where}: stored, but not on a quorum: {result.status.value}")
         self.sent += len(rows)
 
-    def _begin(self, rows: list[Outgoing], queue: MessageQueue) -> Acknowledgement:
-        if len(rows) == 1:
-            return self._producer.begin(rows[0].message, queue)  # may be compressed, and larger than a batch
-        return self._producer.begin_batch([row.message for row in rows], queue)
+    def _begin(self, rows: list[Outgoing], queue: MessageQueue, *, again: bool) -> Acknowledgement:
+        messages = [self._named(row, again) for row in rows]
+        if len(messages) == 1:
+            return self._producer.begin(messages[0], queue)  # may be compressed, and larger than a batch
+        return self._producer.begin_batch(messages, queue)
+
+    def _named(self, row: Outgoing, again: bool) -> Message:
+        """Give a message the unique id that follows from the id of its row. Any attempt of the task may have
+        sent it before. Without an id only this attempt knows the message."""
+        if row.ident is not None:
+            return with_unique_id(row.message, unique_id_of(row.ident), again=True)
+        return with_unique_id(row.message, unique_id_of(f"{self._attempt}:{row.row}"), again)
 
 
 def _size(message: Message) -> int:
@@ -186,22 +237,18 @@ def _size(message: Message) -> int:
 
 @dataclass(frozen=True)
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write`. `job`: prefix of the ids of the messages that it writes."""
+    """The writer of `df.write`."""
 
     options: SinkOptions
     columns: tuple[str, ...]
-    job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write(rows_of(iterator), self.options, self.columns, self.job)
+        return _write(rows_of(iterator), self.options, self.columns)
 
 
 def stream_writer(options: SinkOptions, columns: tuple[str, ...]) -> DataSourceStreamWriter:
     """Return the writer of `writeStream` that fits this release of Spark, which passes rows as Arrow
-    batches or one by one.
-
-    If a micro-batch is sent again, also after a restart, its messages have the ids of the first attempt.
-    """
+    batches or one by one."""
     return (StreamWriter if HAS_ARROW_STREAM_SINK else RowStreamWriter)(options, columns)
 
 
@@ -213,7 +260,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     columns: tuple[str, ...]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write_batch(rows_of(iterator), self.options, self.columns)
+        return _write(rows_of(iterator), self.options, self.columns)
 
 
 @dataclass(frozen=True)
@@ -224,21 +271,11 @@ class RowStreamWriter(DataSourceStreamWriter):
     columns: tuple[str, ...]
 
     def write(self, iterator: Iterator[tuple[object, ...]]) -> Written:
-        return _write_batch(iterator, self.options, self.columns)
+        return _write(iterator, self.options, self.columns)
 
 
-def _write_batch(
-    rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...]
-) -> Written:
-    context = _context()
-    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-    if options.dedup_id and (query is None or batch is None):
-        raise SinkError("Spark did not pass the id of this batch: set the option dedupId to false")
-    return _write(rows, options, columns, f"{query}:{batch}")
-
-
-def new_job() -> str:
-    """Return a unique name for one write."""
+def _attempt_name() -> str:
+    """Return a name that no other attempt of a task has."""
     env = production_env("sink")
     try:
         return f"{env.random.getrandbits(128):032x}"
@@ -246,19 +283,12 @@ def new_job() -> str:
         env.workers.close()
 
 
-def _context() -> TaskContext:
+def _write(rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...]) -> Written:
+    """Send the rows of a task. This runs in the task."""
     context = TaskContext.get()
     if context is None:
         raise SinkError("the sink can write only inside Spark tasks")
-    return context
-
-
-def _write(
-    rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...], prefix: str
-) -> Written:
-    """Send the rows of a task. This runs in the task."""
-    partition = _context().partitionId()
-    dedup = f"{prefix}:{partition}" if options.dedup_id else None
-    messages = outgoing(rows, columns, options.topic, dedup)
+    messages = outgoing(rows, columns, options.topic, options.ids)
     with Producer(PRODUCER_GROUP, options.servers, client=options.access.client()) as producer:
-        return Written(QueueWriter(producer, options, partition).write(messages))
+        writer = QueueWriter(producer, options, context.partitionId(), _attempt_name())
+        return Written(writer.write(messages))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,10 +10,17 @@ import pyarrow as pa
 
 from dledger.client import Message
 from dledger.formats import properties as names
+from dledger.formats.checksum import crc32
 
 DEDUP_ID = "DEDUP_ID"
-"""Property with an id for recognizing duplicates. Repeated attempts give all copies of a message the same
-id."""
+"""Property with the id of the row. All copies of a row have the same id, whichever attempt sent them."""
+MAX_ID_BYTES = 1024
+"""Largest size of a row's id, in bytes of UTF-8."""
+REMEMBERED_IDS = 100_000
+"""How many ids of a task are remembered, to find two rows with the same id. The oldest are forgotten."""
+_OURS = re.compile(r"[^:]+:\d+:[^:]+\.\d+:\d+")
+"""The form of the column `id` of our source: topic, queue, life, offset."""
+_SEPARATORS = re.compile(r"[\x01\x02]")
 SLICE_BYTES = 1 << 20
 """Approximate size, in bytes of Arrow columns, of the rows that are converted to Python objects at the
 same time."""
@@ -48,13 +56,22 @@ class SinkError(ValueError):
     """A row that cannot be sent, or a batch that was not acknowledged."""
 
 
+class IdColumn(NamedTuple):
+    """The column with the ids of the rows. `ours`: it is the column `id` of our own source, so the ids must
+    have its form. Otherwise the option `idColumn` names it."""
+
+    name: str
+    ours: bool
+
+
 class Outgoing(NamedTuple):
-    """A message to be sent, the number of its row in its task, and the number of the queue that the row
-    names, if any."""
+    """A message to be sent, the number of its row in its task, the number of the queue that the row names,
+    if any, and the id of the row, if it has one."""
 
     row: int
     message: Message
     partition: int | None
+    ident: str | None = None
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
@@ -65,17 +82,62 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
 
 
 def outgoing(
-    rows: Iterable[tuple[object, ...]], columns: Sequence[str], topic: str, dedup: str | None
+    rows: Iterable[tuple[object, ...]], columns: Sequence[str], topic: str, ids: IdColumn | None
 ) -> Iterator[Outgoing]:
     """Yield the messages of a task's rows, in order. `topic` takes precedence over the column `topic`;
-    `dedup`: prefix of the ids."""
+    `ids`: the column that names the rows, if there is one. Raises SinkError, also for two rows with the same
+    topic and id."""
+    seen: dict[tuple[str, str], tuple[int, int]] = {}
     for number, fields in enumerate(rows):
         row: dict[str, Any] = dict(zip(columns, fields, strict=True))
         try:
-            message = message_of(row, topic, None if dedup is None else f"{dedup}:{number}")
+            ident = None if ids is None else _id_of(row, ids)
+            message = message_of(row, topic, ident)
         except ValueError as error:
             raise SinkError(f"row {number} of the task: {error}") from error
-        yield Outgoing(number, message, row.get("partition"))
+        if ident is not None:
+            _remember(seen, number, message, ident)
+        yield Outgoing(number, message, row.get("partition"), ident)
+
+
+def _id_of(row: Mapping[str, Any], ids: IdColumn) -> str:
+    """Return the id of a row. Raises ValueError, whose text does not contain the row's number."""
+    ident = row[ids.name]
+    if not ident:
+        raise ValueError(
+            f"column {ids.name} is {'null' if ident is None else 'empty'}, and it is the id of the row: "
+            "give each row an id, or set the option dedupId to false"
+        )
+    text = str(ident)
+    if len(text) > MAX_ID_BYTES or len(text.encode()) > MAX_ID_BYTES:
+        raise ValueError(
+            f"column {ids.name}: the id has {len(text.encode())} bytes; the limit is {MAX_ID_BYTES} "
+            "(MAX_ID_BYTES): use a hash of it"
+        )
+    if _SEPARATORS.search(text):
+        raise ValueError(f"column {ids.name}: {text!r} contains \\x01 or \\x02, which properties cannot")
+    if ids.ours and not _OURS.fullmatch(text):
+        raise ValueError(
+            f"column {ids.name}: {text!r} does not have the form of the ids of our source (includeId), "
+            f"topic:queue:life:offset: for ids of your own set the option idColumn to {ids.name}"
+        )
+    return text
+
+
+def _remember(
+    seen: dict[tuple[str, str], tuple[int, int]], number: int, message: Message, ident: str
+) -> None:
+    """Remember the id of a row. Raises SinkError if an earlier row of the task has it."""
+    checksum = crc32(message.body)
+    earlier = seen.setdefault((message.topic, ident), (number, checksum))
+    if earlier[0] != number:
+        bodies = "the same body" if earlier[1] == checksum else "different bodies"
+        raise SinkError(
+            f"rows {earlier[0]} and {number} of the task have the same id {ident!r} and {bodies}: an id "
+            "names one row, so give each row its own, or remove the copies with dropDuplicates"
+        )
+    if len(seen) > REMEMBERED_IDS:
+        del seen[next(iter(seen))]
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

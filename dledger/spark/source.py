@@ -42,7 +42,8 @@ from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
 from dledger.spark.queue_source import Queues
-from dledger.spark.sink import BatchWriter, new_job, stream_writer
+from dledger.spark.sink import BatchWriter, stream_writer
+from dledger.spark.sink_brokers import check_brokers
 from dledger.spark.streaming import check_release, stream_reader
 from dledger.spark.versions import HAS_PUSHDOWN, Filter, session_pushes
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
@@ -86,7 +87,7 @@ class DledgerSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise BadOption('mode overwrite: a topic can only be appended to: use mode("append")')
-        return BatchWriter(*_sink(self.options, schema), new_job())
+        return BatchWriter(*_sink(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
@@ -107,10 +108,17 @@ class PushingSource(DledgerSource):
 
 
 def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
-    """Return the checked options and columns of the sink."""
+    """Return the checked options and columns of the sink. Warns once, on the driver, if the rows have no
+    ids."""
     parsed = sink_options.parse(dict(options))
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return parsed, sink_options.check_columns(columns, parsed.topic)
+    names = sink_options.check_columns(columns, parsed.topic, parsed.id_column)
+    parsed = sink_options.with_ids(parsed, names)
+    if parsed.ids is None and parsed.dedup_id is None:
+        warnings.warn(sink_options.NO_IDS, stacklevel=1)
+    if parsed.exactly_once:
+        check_brokers(parsed)
+    return parsed, names
 
 
 Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView

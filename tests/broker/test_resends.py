@@ -315,6 +315,28 @@ def test_a_batch_is_recognised_as_a_whole(tmp_path: Path) -> None:
     run(test)
 
 
+def test_messages_of_a_batch_are_recognised_when_they_are_sent_alone(tmp_path: Path) -> None:
+    """Also in another order. Another batch of the same messages is stored again."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+
+            async def batch(*bodies: bytes) -> Reply:
+                messages = [(body, again(body.decode()).encode()) for body in bodies]
+                return await world.send("T", batch_body(*messages), 0, "", batch=True)
+
+            ids = (await batch(b"one", b"two", b"three")).ext["msgId"].split(",")
+            for number, body in ((2, b"three"), (0, b"one"), (1, b"two")):
+                alone = await world.send("T", body, 1, again(body.decode()))
+                assert place(alone)[2:] == ("0", str(number)), ids
+            assert await count(world) == 3 and await count(world, queue=1) == 0
+            assert place(await batch(b"two", b"three"))[3] == "1", "a part in the same order"
+            for other in ((b"two", b"one"), (b"three", b"four"), (b"one", b"three")):
+                assert int(place(await batch(*other))[3]) >= 3, other
+
+    run(test)
+
+
 def test_other_clients_are_recognised_in_the_topics_that_say_so(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, duplicate_check_topics=("T",)) as world:

@@ -117,6 +117,9 @@ class FakeBroker:
         self.alive = False
         self.hints = True
         self.silent = False
+        self.index = True
+        """Whether it says that it keeps an index of keys."""
+        self.shows_settings = True
         self.port = 0
         self.server: RemotingServer
 
@@ -332,7 +335,12 @@ class FakeBroker:
         connection.respond(request, 0, body=KvTable(figures).encode())
 
     def _config(self, connection: Connection, request: Request) -> None:
-        text = f"brokerName={GROUP}\ndLegerSelfId=n{self.number}\n" if self.cluster.ours else "brokerId=0\n"
+        if not self.shows_settings:
+            connection.respond(request, ResponseCode.NO_PERMISSION, remark="not for you")
+            return
+        text = f"brokerName={GROUP}\nmessageIndexEnable={str(self.index).lower()}\n"
+        if self.cluster.ours:
+            text += f"dLegerSelfId=n{self.number}\nduplicateCheckTopics=\n"
         connection.respond(request, 0, body=text.encode())
 
     def _all_topics(self, connection: Connection, request: Request) -> None:

@@ -30,7 +30,7 @@ VALUE = ("value", "string")
 
 
 def test_options_have_defaults_aliases_and_any_case() -> None:
-    assert parse({"SERVERS": SERVERS}) == SinkOptions(SERVERS, "", 512 * 1024, 3, True, 4)
+    assert parse({"SERVERS": SERVERS}) == SinkOptions(SERVERS, "", 512 * 1024, 3, None, 4)
     given = {"nameServer": SERVERS, "topic": "T", "maxbatchbytes": "9000", "retries": "0", "dedupid": "False"}
     assert parse(given | {"maxInFlight": "1"}) == SinkOptions(SERVERS, "T", 9000, 0, False, 1)
     assert parse({"servers": SERVERS, "checkpointLocation": "/c"}).servers == SERVERS, "Spark's own"
@@ -149,9 +149,9 @@ def test_rows_are_numbered_over_all_batches() -> None:
     batches = [
         pa.RecordBatch.from_pydict({"value": values}) for values in (["a", "b"], [], [large] * 3, ["c"])
     ]
-    rows = list(outgoing(rows_of(batches), ("value",), "T", "q:0:5"))
+    rows = list(outgoing(rows_of(batches), ("value",), "T", None))
     assert [row.row for row in rows] == list(range(6))
-    assert [row.message.properties for row in rows] == [{DEDUP_ID: f"q:0:5:{n}"} for n in range(6)]
+    assert not any(row.message.properties for row in rows), "a row's place in the task is no id"
     assert [len(row.message.body) for row in rows] == [1, 1, 700_000, 700_000, 700_000, 1]
 
 
@@ -312,8 +312,9 @@ def test_a_batch_arrives_with_all_columns(spark: Any, group: LocalCluster) -> No
         "cast(id % 4 as int) partition",
         "map('h', string(id)) headers",
         "cast(id % 5 as int) flag",
+        "concat(spark_partition_id(), ':', id) number",
     )
-    writer(frame, group, maxBatchBytes="20000").save()
+    writer(frame, group, maxBatchBytes="20000", idColumn="number").save()
     rows = read(spark, group, "Batch")
     numbers = [int(bytes(row.value).split()[1]) for row in rows]
     assert sorted(numbers) == list(range(2000))
@@ -325,12 +326,12 @@ def test_a_batch_arrives_with_all_columns(spark: Any, group: LocalCluster) -> No
         )
         assert (row.headers["h"], row.flag) == (str(number), number % 5)
     ids = [row.headers[DEDUP_ID].split(":") for row in rows]
-    assert len({job for job, _, _ in ids}) == 1 and len({tuple(found) for found in ids}) == 2000
+    assert [int(number) for _, number in ids] == numbers
     for queue in range(QUEUES):  # row order of every task, in every queue
         for task in ("0", "1", "2"):
             order = [
                 int(n)
-                for row, (_, at, n) in zip(rows, ids, strict=True)
+                for row, (at, n) in zip(rows, ids, strict=True)
                 if row.partition == queue and at == task
             ]
             assert order == sorted(order) and order
@@ -366,7 +367,10 @@ def test_wrong_writes_are_refused_before_anything_is_sent(spark: Any, group: Loc
 
 
 @pytest.mark.spark
-def test_repeats_of_a_task_have_the_same_ids(spark: Any, group: LocalCluster) -> None:
+@pytest.mark.parametrize("way", ["exactly once", "named", "without ids"])
+def test_repeats_of_a_task_that_reads_in_another_order(spark: Any, group: LocalCluster, way: str) -> None:
+    """Exactly once, each row is there once. Otherwise failed attempts leave what they sent, with the same
+    ids if there are any."""
     from pyspark import TaskContext
     from pyspark.sql import functions as F
 
@@ -374,22 +378,47 @@ def test_repeats_of_a_task_have_the_same_ids(spark: Any, group: LocalCluster) ->
         context = TaskContext.get()
         return None if context and context.attemptNumber() < 2 and number % 500 == 499 else str(number)
 
-    text.__annotations__.clear()  # they are texts in this module, which Spark warns of
-    value = F.udf(text, "string")
-    group.create_topic("Repeats", QUEUES)
-    frame = spark.range(0, 1000, 1, 2).select(value("id").alias("value"))
-    writer(frame, group, topic="Repeats", maxBatchBytes="20000").save()
-    rows = read(spark, group, "Repeats")
-    assert len(rows) > 1000, "failed attempts leave what they sent"
-    by_id: dict[str, set[tuple[int, bytes]]] = {}
-    for row in rows:
-        by_id.setdefault(row.headers[DEDUP_ID], set()).add((row.partition, bytes(row.value)))
-    assert all(len(copies) == 1 for copies in by_id.values()), "one id, one body, one queue"
-    assert sorted(int(body) for copies in by_id.values() for _, body in copies) == list(range(1000))
+    def place(number: int) -> int:
+        context = TaskContext.get()
+        return number * (1, 7919, 104_729)[context.attemptNumber() if context else 0] % 1009
+
+    for function in (text, place):
+        function.__annotations__.clear()  # they are texts in this module, which Spark warns of
+    value, order = F.udf(text, "string"), F.udf(place, "int")
+    topic = "Repeats" + way.title().replace(" ", "")
+    group.create_topic(topic, QUEUES)
+    options = {"exactly once": {"exactlyOnce": "true", "idColumn": "number"}, "named": {"idColumn": "number"}}
+    frame = spark.range(0, 1000, 1, 2).sortWithinPartitions(order("id"))
+    frame = frame.select(value("id").alias("value"), F.format_string("row %d", "id").alias("number"))
+    if way not in options:
+        frame = frame.drop("number")
+    writer(frame, group, topic=topic, maxBatchBytes="20000", **options.get(way, {})).save()
+    rows = read(spark, group, topic)
+    bodies = [int(row.value) for row in rows]
+    assert sorted(set(bodies)) == list(range(1000))
+    assert (len(bodies) == 1000) == (way == "exactly once")
+    if way in options:
+        assert [row.headers[DEDUP_ID] for row in rows] == [f"row {body}" for body in bodies]
+    else:
+        assert not any(DEDUP_ID in row.headers for row in rows)
 
 
 @pytest.mark.spark
-def test_a_stream_arrives_across_failures_and_a_restart_with_the_same_ids(
+def test_rows_of_our_source_are_copied_once_with_their_ids(spark: Any, group: LocalCluster) -> None:
+    for topic in ("From", "To"):
+        group.create_topic(topic, QUEUES)
+    writer(spark.range(200).selectExpr("string(id) value"), group, topic="From", dedupId="false").save()
+    options = {"servers": group.namesrv_addr, "subscribe": "From", "includeId": "true", "includeLife": "true"}
+    frame = spark.read.format("dledger").options(**options).load().select("value", "id", "life")
+    for _ in range(2):  # as if the driver had been killed before it knew that it had written
+        writer(frame, group, topic="To", exactlyOnce="true").save()
+    found = {row.headers[DEDUP_ID]: bytes(row.value) for row in read(spark, group, "To")}
+    assert found == {row.id: bytes(row.value) for row in frame.collect()}
+    assert len(read(spark, group, "To")) == len(found) == 200
+
+
+@pytest.mark.spark
+def test_a_stream_arrives_across_failures_and_a_restart_exactly_once(
     spark: Any, group: LocalCluster, tmp_path: Path
 ) -> None:
     source = tmp_path / "in"
@@ -406,7 +435,7 @@ def test_a_stream_arrives_across_failures_and_a_restart_with_the_same_ids(
     def start() -> Any:
         frame = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(source))
         out = frame.writeStream.format("dledger").options(
-            servers=group.namesrv_addr, topic="Stream", maxBatchBytes="20000"
+            servers=group.namesrv_addr, topic="Stream", exactlyOnce="true", idColumn="value"
         )
         return out.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start()
 
@@ -427,9 +456,6 @@ def test_a_stream_arrives_across_failures_and_a_restart_with_the_same_ids(
     group.start_node(killed.node)
     group.wait_caught_up()
     found = Counter((row.headers[DEDUP_ID], bytes(row.value)) for row in read(spark, group, "Stream"))
-    assert sorted(int(value) for _, value in found) == list(range(3000)), "repeats have the same id and body"
-    assert len({dedup for dedup, _ in found}) == 3000
-    for (dedup, value), copies in found.items():
-        query, batch, partition, row = dedup.split(":")
-        assert (query, int(batch), partition) == (query_id, int(value) // 1000, "0")
-        assert int(row) == int(value) % 1000 and copies >= (2 if batch == "1" else 1)
+    assert sorted(int(value) for _, value in found) == list(range(3000))
+    assert set(found.values()) == {1}, "batch 1 was sent twice, and stored once"
+    assert all(dedup == value.decode() for dedup, value in found)

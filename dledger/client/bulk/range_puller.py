@@ -98,6 +98,16 @@ class RangePuller(BlockingClient[RangeReader]):
         """
         return self._run(lambda inner: inner.keeps_order(group))
 
+    def recognise_resends(self, groups: Iterable[str]) -> dict[str, bool | None]:
+        """Ask all registered brokers of these broker groups whether they recognise a message that is sent
+        again: address -> answer. They do if they are brokers of this project and keep an index of keys
+        (`messageIndexEnable`).
+
+        The answer is None for a broker that cannot be reached, or that refuses to show its settings. Raises
+        NoNameServer.
+        """
+        return self._run(lambda inner: inner.recognise_resends(groups))
+
 
 async def _pull_all(
     reader: RangeReader,

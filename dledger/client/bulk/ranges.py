@@ -27,7 +27,7 @@ from dledger.formats import life
 from dledger.remoting.bodies import KvTable, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import BadBody, BadHeader
+from dledger.remoting.errors import BadBody, BadHeader, RemotingError
 from dledger.remoting.headers import (
     PULL_SUBSCRIPTION,
     PullMessageHeader,
@@ -45,6 +45,11 @@ _REMOVED = "MESSAGE_WAS_REMOVING"
 _OURS = "raftTerm"
 """The name of a figure in the runtime info of brokers (request 28 GET_BROKER_RUNTIME_INFO). Only our brokers
 report it."""
+
+INDEX_ON = "messageIndexEnable=true"
+"""Line of the settings of a broker that keeps an index of keys."""
+_LOOKS_UP = "duplicateCheckTopics="
+"""Begin of a line that only brokers have which look up messages that are sent again."""
 
 
 class OffsetsGone(ClientError):
@@ -147,6 +152,31 @@ class RangeReader(AsyncClient):
             return _OURS in decode_body(answer.body, KvTable, "table of runtime figures").table
         except BadBody as error:
             raise BrokerRefused(f"runtime figures of {group}: {error.remark}") from error
+
+    async def recognise_resends(self, groups: Iterable[str]) -> dict[str, bool | None]:
+        """Ask all registered brokers of these broker groups whether they recognise a message that is sent
+        again: address -> answer. They do if they are brokers of this project and keep an index of keys
+        (`messageIndexEnable`).
+
+        The answer is None for a broker that cannot be reached, or that refuses to show its settings. Raises
+        NoNameServer.
+        """
+        known = await self._core.cluster()
+
+        async def ask(address: str) -> bool | None:
+            timeout = self._core.options.request_timeout_s
+            try:
+                code = RequestCode.GET_BROKER_CONFIG
+                answer = await self._core.remoting.invoke(address, code, None, b"", timeout)
+            except RemotingError:
+                return None
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            lines = answer.body.decode("utf-8", "replace").splitlines()
+            return INDEX_ON in lines and any(line.startswith(_LOOKS_UP) for line in lines)
+
+        wanted = [known[group].brokerAddrs.values() for group in dict.fromkeys(groups) if group in known]
+        return await self._each(list(dict.fromkeys(chain.from_iterable(wanted))), ask)
 
     async def _each(self, places: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
         """Ask for each place, at most `CONCURRENT_ASKS` at a time. Return the answers by place."""

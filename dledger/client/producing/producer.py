@@ -472,15 +472,19 @@ class AsyncProducer(AsyncClient):
             items.append(self._item(message))
         if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("batches cannot be sent to retry topics")
-        self._submit_batch(self._choose(messages[0], queue, None), items, on_done, queue is not None)
+        again = any(type(message) is MessageWithId and message.again for message in messages)
+        target = self._choose(messages[0], queue, None)
+        self._submit_batch(target, items, on_done, queue is not None, again)
 
     def _item(self, message: Message) -> BatchItem:
-        unique_id = self._ids.next()
+        unique_id = message.unique_id if isinstance(message, MessageWithId) else self._ids.next()
         return BatchItem(message.flag, message.body, properties_text(message, unique_id), unique_id)
 
     def _submit_batch(
-        self, target: Target, items: Sequence[BatchItem], on_done: OnSent, pinned: bool
+        self, target: Target, items: Sequence[BatchItem], on_done: OnSent, pinned: bool, again: bool = False
     ) -> None:
+        """Send a batch. `again`: whether a broker may have stored it already."""
+
         def encode(further: str) -> bytes:
             return encode_batch(
                 BatchMessage(item.flag, item.body, (item.properties + further).encode()) for item in items
@@ -496,6 +500,8 @@ class AsyncProducer(AsyncClient):
         send.code = SEND_BATCH
         send.batch = encode
         send.pinned = pinned
+        if again:
+            send.mark_unknown()
         self._kernel.submit(send)
 
     def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:

@@ -1,0 +1,402 @@
+"""Ids of the sink's rows, without Spark: where they come from, and which repeats brokers recognise."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from dledger.client import Message, MessageQueue, OutcomeUnknown, Producer, SendResult, SendStatus
+from dledger.client.bulk.range_puller import RangePuller
+from dledger.client.bulk.ranges import RangeOptions
+from dledger.client.encoding import received_all
+from dledger.client.producing.preset_ids import MessageWithId, unique_id_of
+from dledger.local.cluster import LocalCluster
+from dledger.spark import sink_rows, source
+from dledger.spark.option_values import BadOption
+from dledger.spark.sink import ROWS_IN_FLIGHT, QueueWriter
+from dledger.spark.sink_brokers import check_brokers
+from dledger.spark.sink_options import SinkOptions, check_columns
+from dledger.spark.sink_rows import DEDUP_ID, MAX_ID_BYTES, IdColumn, Outgoing, SinkError, outgoing
+from tests.client.fake_cluster import FakeCluster
+from tests.spark.groups_kit import running_group
+
+SERVERS = "127.0.0.1:9876"
+OURS = IdColumn("id", ours=True)
+THEIRS = IdColumn("number", ours=False)
+LIFE = "0a1b2c.17"
+QUEUES = 4
+
+
+def ours(number: int) -> str:
+    return f"Orders:{number % 3}:{LIFE}:{number}"
+
+
+# --- columns and options ------------------------------------------------------------------------------
+
+
+def schema(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
+
+
+def made(options: dict[str, str], *names: str) -> SinkOptions:
+    return source._sink({"servers": SERVERS, "topic": "T", **options}, schema(*names))[0]
+
+
+def test_the_column_id_of_our_source_names_the_rows() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert made({}, "value", "id", "life").ids == OURS
+        assert made({"dedupId": "true"}, "value", "ID").ids == OURS
+        assert made({"idColumn": "Number"}, "value", "number").ids == THEIRS
+        assert made({"idColumn": "key"}, "value", "key").ids == IdColumn("key", ours=False)
+        assert made({"idColumn": "id"}, "value", "id").ids == IdColumn("id", ours=False)
+        assert made({"dedupId": "false"}, "value", "id").ids is None
+
+
+def test_without_ids_the_sink_says_that_delivery_is_at_least_once() -> None:
+    with pytest.warns(UserWarning, match=r"no ids, so .* at least once.*includeId=true.*idColumn") as said:
+        assert made({}, "value", "life").ids is None
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "text"),
+    [
+        ({"dedupId": "true"}, ("value",), "option dedupId: the rows have no ids.*includeId=true.*idColumn"),
+        ({"exactlyOnce": "true"}, ("value",), "option exactlyOnce: the rows have no ids.*includeId=true"),
+        ({"idColumn": "nubmer"}, ("value", "key"), "option idColumn: there is no column 'nubmer'"),
+        ({"idColumn": " "}, ("value",), "option idColumn is empty"),
+        ({"idColumn": "id", "dedupId": "false"}, ("value", "id"), "idColumn and dedupId=false contradict"),
+        ({"exactlyOnce": "true", "dedupId": "false"}, ("value", "id"), "exactlyOnce and dedupId=false"),
+        ({"idcolum": "id"}, ("value", "id"), "did you mean 'idColumn'"),
+        ({}, ("value", "number"), "unknown column 'number'"),
+    ],
+)
+def test_ids_that_are_not_there_are_refused(
+    options: dict[str, str], columns: Sequence[str], text: str
+) -> None:
+    with pytest.raises(BadOption, match=text):
+        made(options, *columns)
+
+
+def test_a_column_with_ids_is_text() -> None:
+    with pytest.raises(BadOption, match="column Number is bigint: cast it to string"):
+        check_columns([("value", "string"), ("Number", "bigint")], "T", "number")
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+
+def rows(names: Sequence[str | None], ids: IdColumn | None = THEIRS, body: str = "v") -> list[Outgoing]:
+    column = ids.name if ids else "life"
+    return list(outgoing(((body, name) for name in names), ("value", column), "T", ids))
+
+
+def test_a_row_has_the_same_id_wherever_it_is_in_its_task() -> None:
+    names = [ours(number) for number in range(50)]
+    shuffled = random.Random(7).sample(names, len(names))
+    first, second = rows(names, OURS), rows(shuffled, OURS)
+    assert [row.ident for row in second] == shuffled
+    assert all((row.message.properties or {})[DEDUP_ID] == row.ident for row in [*first, *second])
+    assert rows(["x"], None)[0].ident is None
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "text"),
+    [
+        (None, THEIRS, "row 1 of the task: column number is null.*dedupId to false"),
+        ("", THEIRS, "row 1 of the task: column number is empty"),
+        (None, OURS, "row 1 of the task: column id is null"),
+        ("ü" * (MAX_ID_BYTES // 2 + 1), THEIRS, r"row 1 .* has 1026 bytes; the limit is 1024 \(MAX_ID_BYTES"),
+        ("a\x01b", THEIRS, r"row 1 .* contains \\x01 or \\x02"),
+        ("order-7", OURS, "row 1 .*'order-7' does not have the form.*set the option idColumn to id"),
+        ("T:0:life:5", OURS, "does not have the form"),
+    ],
+)
+def test_an_id_that_cannot_be_one_is_refused_with_its_row(name: str | None, ids: IdColumn, text: str) -> None:
+    with pytest.raises(SinkError, match=text):
+        rows([ours(0), name], ids)
+    assert len(rows(["ü" * (MAX_ID_BYTES // 2)])) == 1
+
+
+def test_two_rows_of_a_task_with_one_id_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SinkError, match="rows 1 and 2 of the task have the same id 'b' and the same body"):
+        rows(["a", "b", "b"])
+    values = [("1", "a", "T"), ("2", "a", "U"), ("3", "a", "T")]
+    with pytest.raises(SinkError, match="rows 0 and 2 of the task have the same id 'a' and different bodies"):
+        list(outgoing(values, ("value", "number", "topic"), "", THEIRS))
+    monkeypatch.setattr(sink_rows, "REMEMBERED_IDS", 2)
+    assert len(rows(["a", "b", "c", "a"])) == 4, "the oldest is forgotten"
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Two queues. Takes messages, and fails as often as `fails` says."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.sent: list[tuple[int, list[MessageWithId]]] = []
+        self.under_way = self.most = 0
+        self._fails = fails
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic, "g", number) for number in (0, 1)]
+
+    def begin(self, message: Message, queue: MessageQueue) -> Callable[[], SendResult]:
+        return self.begin_batch([message], queue)
+
+    def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
+        named = [message for message in messages if isinstance(message, MessageWithId)]
+        assert len(named) == len(messages)
+        self.sent.append((queue.queue_id, named))
+        self._fails -= 1
+        failing = self._fails >= 0
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+
+        def answer() -> SendResult:
+            self.under_way -= 1
+            if failing:
+                raise OutcomeUnknown("?")
+            return SendResult(SendStatus.OK, "", "", queue, 0)
+
+        return answer
+
+
+def write(producer: Any, sent: Iterable[Outgoing], attempt: str = "", **options: Any) -> int:
+    return QueueWriter(producer, SinkOptions("", "T", **options), 0, attempt).write(sent)
+
+
+def test_every_attempt_of_a_row_with_an_id_has_one_unique_id_and_is_marked() -> None:
+    names = [ours(number) for number in range(9)]
+    seen = []
+    for attempt in ("one", "two"):
+        names.reverse()
+        producer = Recorder()
+        write(producer, rows(names, OURS), attempt)
+        messages = [message for _, batch in producer.sent for message in batch]
+        assert all(message.again for message in messages)
+        seen.append({(message.properties or {})[DEDUP_ID]: message.unique_id for message in messages})
+    assert seen[0] == seen[1] == {name: unique_id_of(name) for name in names}
+
+
+def test_a_row_without_an_id_is_marked_only_when_its_own_task_sends_it_again() -> None:
+    producer = Recorder(fails=1)
+    write(producer, rows(["x", "y"], None), "one")
+    first, again = (batch for _, batch in producer.sent)
+    assert [message.unique_id for message in first] == [message.unique_id for message in again]
+    assert {message.again for message in first} == {False} and {message.again for message in again} == {True}
+    other = Recorder()
+    write(other, rows(["x", "y"], None), "two")
+    assert not {m.unique_id for m in other.sent[0][1]} & {m.unique_id for m in first}
+
+
+def test_exactly_once_sends_each_row_alone_to_the_queue_that_its_id_says() -> None:
+    names = [ours(number) for number in range(40)]
+    found = []
+    for _ in range(2):
+        names = random.Random(3).sample(names, len(names))
+        producer = Recorder()
+        write(producer, rows(names, OURS), exactly_once=True)
+        assert all(len(batch) == 1 for _, batch in producer.sent)
+        found.append({(batch[0].properties or {})[DEDUP_ID]: queue for queue, batch in producer.sent})
+    assert found[0] == found[1] and set(found[0].values()) == {0, 1}
+    for topic in ("%RETRY%G", "%DLQ%G"):
+        kept = [Outgoing(0, Message(topic, b"x"), None, "a")]
+        with pytest.raises(SinkError, match=f"row 0 .* messages of {topic} again.*remove the option exactly"):
+            write(Recorder(), kept, exactly_once=True)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 2 * ROWS_IN_FLIGHT), (9_000, 2), (30_000, 1)])
+def test_exactly_once_has_many_rows_in_flight_with_a_bound_in_bytes(size: int, most: int) -> None:
+    producer = Recorder(fails=3)
+    sent = rows([ours(number) for number in range(300)], OURS, "x" * size)
+    assert (
+        write(
+            producer,
+            sent,
+            exactly_once=True,
+            max_in_flight=2,
+            max_batch_bytes=60_000 if size == 1 else 10_000,
+        )
+        == 300
+    )
+    assert (producer.most, producer.under_way) == (most, 0)
+    assert len(producer.sent) == 303
+
+
+def test_a_unique_id_has_the_form_of_a_clients_own() -> None:
+    first, second = unique_id_of("a"), unique_id_of("b")
+    assert first == unique_id_of("a") != second
+    assert len(first) == 32 and first == first.upper() and bytes.fromhex(first)
+    assert first[20:28] == "00000000", "the time, from which tools begin to search"
+
+
+# --- brokers ------------------------------------------------------------------------------------------
+
+
+def checked(change: Callable[[FakeCluster], Any], topic: str = "T") -> list[str]:
+    """Ask the brokers of a fake cluster, and return the warnings."""
+
+    async def test() -> list[str]:
+        async with FakeCluster(topics={"T": 4}) as cluster:
+            await change(cluster)
+            options = SinkOptions(cluster.namesrv, topic, exactly_once=True)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                await asyncio.to_thread(check_brokers, options)
+            return [str(one.message) for one in said]
+
+    return asyncio.run(test())
+
+
+@pytest.mark.parametrize("topic", ["T", "", "Created"], ids=["topic", "by a column", "not there yet"])
+def test_brokers_that_keep_an_index_are_enough(topic: str) -> None:
+    async def nothing(_: FakeCluster) -> None: ...
+
+    assert checked(nothing, topic) == []
+
+
+@pytest.mark.parametrize("leader", [True, False])
+def test_exactly_once_is_refused_if_one_broker_keeps_no_index(leader: bool) -> None:
+    address = ""
+
+    async def without(cluster: FakeCluster) -> None:
+        nonlocal address
+        broker = cluster.brokers[cluster.leader if leader else cluster.leader - 1]
+        broker.index, address = False, broker.address
+
+    with pytest.raises(BadOption, match=r"option exactlyOnce: .*messageIndexEnable=false") as refused:
+        checked(without)
+    assert address in str(refused.value) and str(refused.value).count("127.0.0.1") == 1
+
+
+def test_exactly_once_is_refused_by_brokers_of_others() -> None:
+    async def theirs(cluster: FakeCluster) -> None:
+        cluster.ours = False
+
+    with pytest.raises(BadOption, match="does not belong to this project"):
+        checked(theirs)
+
+
+def test_a_broker_that_does_not_say_it_is_named_once() -> None:
+    addresses: list[str] = []
+
+    async def silent(cluster: FakeCluster) -> None:
+        for broker in cluster.brokers[:2]:
+            broker.shows_settings = False
+            addresses.append(broker.address)
+
+    (said,) = checked(silent)
+    assert "did not say whether messageIndexEnable is on" in said
+    assert all(address in said for address in addresses)
+
+
+# --- a real group -------------------------------------------------------------------------------------
+
+KILLED = """
+import sys
+from dledger.client import Producer
+from tests.spark.test_sink_ids import OURS, ours, rows, write
+
+servers, count, alone = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
+
+def endless():
+    for row in rows([ours(number) for number in range(count)], OURS):
+        yield row
+        if row.row == count // 2:
+            print("half", flush=True)
+
+with Producer("PG_killed", servers) as producer:
+    write(producer, endless(), exactly_once=alone, max_batch_bytes=20_000)
+    sys.stdin.read()
+"""
+"""A task that is killed when it has handed over half of its rows."""
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_group(tmp_path_factory.mktemp("ids") / "group") as found:
+        yield found
+
+
+def stored(group: LocalCluster, topic: str) -> list[str]:
+    """The ids of the rows that are stored."""
+    found = []
+    with RangePuller(group.namesrv_addr, RangeOptions("CG_ids")) as puller:
+        bounds = puller.bounds(puller.queues(topic))
+        for queue, records in puller.pull([(queue, *ends) for queue, ends in bounds.items()]):
+            for message in received_all(records, queue.broker_name):
+                found.append(message.properties[DEDUP_ID])
+    return found
+
+
+def to(topic: str, sent: list[Outgoing]) -> list[Outgoing]:
+    for row in sent:
+        row.message.topic = topic
+    return sent
+
+
+@pytest.mark.slow
+def test_repeats_in_the_same_order_are_stored_once_and_in_another_order_only_one_by_one(
+    group: LocalCluster,
+) -> None:
+    names = [ours(number) for number in range(500)]
+    shuffled = random.Random(1).sample(names, len(names))
+    group.create_topic("Batches", QUEUES)
+    group.create_topic("Alone", QUEUES)
+    check_brokers(SinkOptions(group.namesrv_addr, "Batches", exactly_once=True))
+    with Producer("PG_ids", group.namesrv_addr) as producer:
+        for _ in range(2):
+            write(producer, to("Batches", rows(names, OURS)), max_batch_bytes=20_000)
+        assert sorted(stored(group, "Batches")) == sorted(names)
+        for order in (names, shuffled):
+            write(producer, to("Alone", rows(order, OURS)), exactly_once=True)
+        assert sorted(stored(group, "Alone")) == sorted(names)
+        write(producer, to("Batches", rows(shuffled, OURS)), exactly_once=True)
+        assert sorted(stored(group, "Batches")) == sorted(names), "also what came in batches"
+        write(producer, to("Batches", rows(shuffled, OURS)), max_batch_bytes=20_000)
+        assert len(stored(group, "Batches")) > len(names), "which the pages say"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_of_a_killed_process_are_stored_once(group: LocalCluster, alone: bool) -> None:
+    topic, count = f"Killed{alone}", 2000
+    group.create_topic(topic, QUEUES)
+    program = KILLED.replace("rows([", f'to("{topic}", rows([').replace("], OURS):", "], OURS)):")
+    program = program.replace("rows, write", "rows, to, write")
+    words = [sys.executable, "-c", program, group.namesrv_addr, str(count), str(alone)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as task:
+        assert task.stdout is not None and task.stdout.readline() == b"half\n"
+        task.kill()
+    names = [ours(number) for number in range(count)]
+    if alone:
+        names = random.Random(2).sample(names, count)
+    assert 0 < len(stored(group, topic)) < count
+    with Producer("PG_ids", group.namesrv_addr) as producer:
+        write(producer, to(topic, rows(names, OURS)), exactly_once=alone, max_batch_bytes=20_000)
+    assert sorted(stored(group, topic)) == sorted(names)
+
+
+@pytest.mark.slow
+def test_a_group_without_an_index_is_refused(tmp_path: Path) -> None:
+    with running_group(tmp_path / "group", messageIndexEnable="false") as group:
+        group.create_topic("T", QUEUES)
+        with pytest.raises(BadOption, match="messageIndexEnable=false"):
+            check_brokers(SinkOptions(group.namesrv_addr, "T", exactly_once=True))
