@@ -3,7 +3,8 @@
 1. A store of messages is put into a table, which is compacted. Then a query reads three columns of the
    table, and the same three of the same rows that pyarrow wrote with the same partitions, in turns.
 2. A group on loopback takes as many messages as it can, in turns without a writer and with one that follows
-   the topic (`dledger lake --follow`, at the lowest priority, on the same machine).
+   the topic (`dledger lake --follow`, at the lowest priority, on the same machine). As the writer takes time
+   of the same cores, what the brokers themselves take for a message is reported beside the rates.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from dledger.bench.compare.system import cpu_s
 from dledger.bench.spark_read import write_store
 from dledger.lake.log_reading import StoreLog
 from dledger.lake.opening import Place, make_table
@@ -108,38 +110,44 @@ def _following(directory: Path, kind: str, size: int, runs: int, seconds: float)
         group.wait_leader()
         group.create_topic(FOLLOWED, 4)
         produce = partial(_produce, group.namesrv_addr, size, seconds)
-        produce()  # warm segments
-        alone: list[float] = []
-        followed: list[float] = []
+        produce([])  # warm segments
+        pids = [pid for node in spec.node_ids if (pid := group.pid(node)) is not None]
+        alone: list[tuple[float, float]] = []
+        followed: list[tuple[float, float]] = []
         for _ in range(runs):
-            alone.append(produce())
+            alone.append(produce(pids))
             command = [sys.executable, "-m", "dledger", "lake", FOLLOWED, "--to", str(directory / "table")]
             options = ["--format", kind, "--namesrv", group.namesrv_addr, "--follow", "--every", "5"]
             writer = subprocess.Popen(["nice", "-n", "19", *command, *options], stderr=subprocess.DEVNULL)
             try:
-                followed.append(produce())
+                followed.append(produce(pids))
             finally:
                 writer.terminate()
                 writer.wait()
     finally:
         group.stop()
     return {
-        "alone_per_s": _rounded(alone),
-        "followed_per_s": _rounded(followed),
-        "follow_ratio": round(statistics.median(followed) / statistics.median(alone), 3),
+        "alone_per_s": [round(rate) for rate, _ in alone],
+        "followed_per_s": [round(rate) for rate, _ in followed],
+        "follow_ratio": round(_median(followed, 0) / _median(alone, 0), 3),
+        "broker_us_alone": round(_median(alone, 1), 1),
+        "broker_us_followed": round(_median(followed, 1), 1),
+        "broker_ratio": round(_median(followed, 1) / _median(alone, 1), 3),
     }
 
 
-def _rounded(rates: Sequence[float]) -> list[int]:
-    return [round(rate) for rate in rates]
+def _median(turns: Sequence[tuple[float, float]], column: int) -> float:
+    return statistics.median(turn[column] for turn in turns)
 
 
-def _produce(namesrv: str, size: int, seconds: float) -> float:
-    """Run `bench produce` in another process; return messages a second."""
+def _produce(namesrv: str, size: int, seconds: float, pids: list[int]) -> tuple[float, float]:
+    """Run `bench produce` in another process; return messages a second, and microseconds of these processes
+    for a message."""
+    cpu = cpu_s(pids)
     options = {"namesrv": namesrv, "topic": FOLLOWED, "seconds": seconds, "size": size, "window": 256}
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json"]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
-    return float(found["rate"])
+    return float(found["rate"]), (cpu_s(pids) - cpu) / found["messages"] * 1e6
