@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,13 @@ bytes (-1 for null). The texts follow: those of `_TEXTS`, the properties (of eac
 and the text), and the body."""
 
 
+class TopicLife(NamedTuple):
+    """One life of a topic (`formats.life`). Topics whose birth is not recorded have the same life."""
+
+    topic: str
+    life: str
+
+
 @dataclass(frozen=True)
 class Certificate:
     """Rows of the entries `first` to `last` of one log.
@@ -64,8 +71,8 @@ class Certificate:
     digest: int
     births: Mapping[str, int] = field(default_factory=dict)
     births_after: Mapping[str, int] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    """Lives whose rows were removed on purpose. `rows` and `digest` are without them."""
+    dropped: tuple[TopicLife, ...] = ()
+    """Lives of topics whose rows were removed on purpose. `rows` and `digest` are without them."""
 
     def follows(self, other: Certificate) -> bool:
         """Whether this range begins where the other one ends, in the same log."""
@@ -80,8 +87,9 @@ class Certificate:
         known = self.chain_before if -1 in (self.chain_before, other.chain_before) else other.chain_before
         return replace(self, chain_before=known) == replace(other, chain_before=known)
 
-    def without(self, life: str, rows: int, digest: int) -> Certificate:
-        """Return the certificate without some rows, which are all those of one life in this range."""
+    def without(self, life: TopicLife, rows: int, digest: int) -> Certificate:
+        """Return the certificate without some rows, which are all those of one life of a topic in this
+        range."""
         left = (self.digest - digest) % _MODULUS
         return replace(self, rows=self.rows - rows, digest=left, dropped=(*self.dropped, life))
 
@@ -165,7 +173,7 @@ def from_table(table: pa.Table) -> list[Certificate]:
                     int(row["digest"], 16),
                     json.loads(row["births"]),
                     json.loads(row["births_after"]),
-                    tuple(json.loads(row["dropped"])),
+                    tuple(TopicLife(*one) for one in json.loads(row["dropped"])),
                 )
             )
         except (TypeError, ValueError) as error:

@@ -16,6 +16,7 @@ from dledger.audit.report import finding_lines
 from dledger.audit.store_directory import StoreError
 from dledger.audit.text_table import text_table
 from dledger.client.errors import ClientError
+from dledger.lake.certificates import TopicLife
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.log_reading import Log, LogGone
 from dledger.lake.opening import Place, make_table, open_table
@@ -32,7 +33,7 @@ from dledger.runtime.options import Options
 from dledger.spark.messages import CorruptMessage
 from dledger.spark.option_values import BadOption
 
-FAILED, USAGE = 1, 2
+FAILED = 1
 REOPEN_S = 60.0
 """Seconds after which `--follow` looks which broker groups have the topics by now."""
 ERRORS = (StoreError, ClientError, TableError, TableChanged, CorruptMessage, BadOption, OSError)
@@ -148,7 +149,7 @@ class _Shown:
         self._json = arguments.json
         self._is_terminal = sys.stderr.isatty()
         self._last: dict[str, Progress] = {}
-        self.dropped: list[str] = []
+        self.dropped: list[TopicLife] = []
         """Lives whose messages were removed."""
         self.compacted = 0
         """Number of files that were written together."""
@@ -176,16 +177,15 @@ class _Shown:
                 "topics": table.about.topics,
                 "added": added,
                 "rows": rows,
-                "dropped_lives": self.dropped,
+                "dropped_lives": [one._asdict() for one in self.dropped],
                 "compacted_files": self.compacted,
             }
             print(json.dumps(shown))
             return
         print(f"{table.place}: {added:,} rows added, {rows:,} in all")
         if self.dropped:
-            print(
-                f"the messages of {len(self.dropped)} deleted topics were removed: {', '.join(self.dropped)}"
-            )
+            names = ", ".join(f"{one.topic} (life {one.life})" for one in self.dropped)
+            print(f"the messages of {len(self.dropped)} deleted topics were removed: {names}")
         if self.compacted:
             print(f"{self.compacted} files were written together")
 

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dledger.lake import certificates
-from dledger.lake.certificates import Certificate
+from dledger.lake.certificates import Certificate, TopicLife
 from dledger.lake.rows import table_schema
 from dledger.lake.tables import About, Entries, TableChanged, TableError
 
@@ -169,10 +169,10 @@ class DeltaTopicTable:
             wanted = lives & (index >= entries.first) & (index <= entries.last)
         yield from self._table.to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
 
-    def delete_lives(self, lives: Sequence[str]) -> None:
-        listed = ", ".join(f"'{life}'" for life in lives)
+    def delete_lives(self, lives: Sequence[TopicLife]) -> None:
+        where = " or ".join(f"(topic = '{one.topic}' and life = '{one.life}')" for one in lives)
         try:
-            self._table.delete(f"life in ({listed})")
+            self._table.delete(where)
         except CommitFailedError as error:
             raise TableChanged(f"{self.place}: {error}") from error
         except (DeltaError, OSError) as error:

@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.lake import certificates
-from dledger.lake.certificates import CERTIFICATES, Certificate
+from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
 from dledger.lake.opening import CATALOG_FILE
 from dledger.lake.rows import table_schema
 from dledger.lake.tables import About, Entries, TableChanged, TableError
@@ -163,11 +163,11 @@ class IcebergTopicTable:
             for batch in found:
                 yield from pa.Table.from_batches([batch]).select(list(columns)).cast(schema).to_batches()
 
-    def delete_lives(self, lives: Sequence[str]) -> None:
-        listed = ", ".join(f"'{life}'" for life in lives)
+    def delete_lives(self, lives: Sequence[TopicLife]) -> None:
+        where = " or ".join(f"(topic = '{one.topic}' and life = '{one.life}')" for one in lives)
         with _translated(self.place):
             self._table.refresh()
-            self._table.delete(f"life in ({listed})")
+            self._table.delete(where)
 
     def compact(self) -> int:
         """Rewrite one partition after the other, each in one commit, if it has several files and fits into

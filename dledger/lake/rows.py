@@ -70,11 +70,6 @@ Births = dict[str, int]
 DELETED = -1
 
 
-def life_of(cluster: str, births: Mapping[str, int], topic: str) -> str:
-    """Return the life of a topic as a row has it."""
-    return str(Life(cluster, max(births.get(topic, 0), 0)))
-
-
 def table_schema(about: About) -> pa.Schema:
     """Return the columns of a table: those of `SCHEMA` and, if bodies are typed, their values."""
     return pa.schema([*SCHEMA, *(TypedBodies(about.schema).fields if about.schema else ())])
@@ -137,7 +132,7 @@ class TableRows:
         count = batch.num_rows
         topics = found["topic"].dictionary_encode()
         names = topics.dictionary.to_pylist()
-        lives = [life_of(self._cluster, self.births, name) for name in names]
+        lives = [str(Life(self._cluster, max(self.births.get(name, 0), 0))) for name in names]
         found["life"] = pa.array(lives, pa.string()).take(topics.indices)
         found["broker_group"] = pa.repeat(pa.scalar(self._group, pa.string()), count)
         found["day"] = found["store_time"].cast(pa.timestamp("us")).cast(pa.date32())

@@ -23,8 +23,9 @@ from dledger.audit.store_directory import StoreError
 from dledger.client.errors import ClientError
 from dledger.formats.life import Life
 from dledger.lake.certificates import Certificate, row_hashes, series, total
+from dledger.lake.deleted import is_dead
 from dledger.lake.log_reading import Log, LogGone, LogState, link_before, windows
-from dledger.lake.rows import SCHEMA, TableRows, life_of, table_schema
+from dledger.lake.rows import SCHEMA, TableRows, table_schema
 from dledger.lake.tables import Entries, TopicTable
 from dledger.lake.typed import TypedBodies
 
@@ -123,11 +124,12 @@ def _claimed(table: TopicTable, cluster: str, say: _Findings) -> list[_Seen]:
     if known and begin is not None and begin < known[0].first:
         text = f"no certificate is about entries {begin} to {known[0].first - 1}, with which the table begins"
         say("TABLE_UNPROVEN", text, begin, known[0].first - 1)
-    alive = (
-        {life_of(cluster, known[-1].births_after, topic) for topic in table.about.topics} if known else set()
-    )
-    for life in sorted({life for one in known for life in one.dropped} & alive):
-        say("TABLE_CERTIFICATE", f"certificates leave out the life {life}, whose topic was not deleted")
+    for topic, life in sorted({left_out for one in known for left_out in one.dropped}):
+        if not is_dead(topic, life, known[-1].births_after):
+            say(
+                "TABLE_CERTIFICATE",
+                f"certificates leave out the topic {topic}, life {life}: it was not deleted",
+            )
     if not known or known[-1].last + 1 < end:
         first = known[-1].last + 1 if known else begin or 0
         say("TABLE_UNPROVEN", f"no certificate is about entries {first} to {end - 1}", first, end - 1)
@@ -264,8 +266,8 @@ def _certified_by(table: TopicTable, log: Log, state: LogState, said: Certificat
 def _kept(rows: TableRows, window: Window, said: Certificate) -> Iterator[pa.RecordBatch]:
     """Yield the rows of entries, without those that were removed on purpose."""
     for batch in rows.of_window(window):
-        if said.dropped:
-            gone = pc.is_in(batch.column("life"), value_set=pa.array(said.dropped, pa.string()))
+        for topic, life in said.dropped:
+            gone = pc.and_(pc.equal(batch.column("topic"), topic), pc.equal(batch.column("life"), life))
             batch = batch.filter(pc.invert(gone))
         yield batch
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from dledger.lake.certificates import Certificate
+from dledger.lake.certificates import Certificate, TopicLife
 
 VERSION = 1
 """Version of the columns and of the certificates. A table of another version is refused."""
@@ -112,7 +112,7 @@ class TopicTable(Protocol):
     def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows, or of those of some entries, in any order."""
 
-    def delete_lives(self, lives: Sequence[str]) -> None:
+    def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         """Remove the rows of these lives of topics. Raises TableChanged if another commit came between."""
 
     def compact(self) -> int:

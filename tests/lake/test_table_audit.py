@@ -187,7 +187,7 @@ def _leave_out(hand: Hand) -> None:
     """The rows of a life, and the certificates say that it was left out on purpose."""
     life = hand.rows()[0]["life"]
     hand.delete("offset >= 0")
-    gone = {"rows": 0, "digest": "0", "dropped": json.dumps([life])}
+    gone = {"rows": 0, "digest": "0", "dropped": json.dumps([["orders", life]])}
     hand.replace_certificates([one | gone for one in hand.certificates()])
 
 

@@ -16,7 +16,7 @@ from dledger.lake import writer
 from dledger.lake.certificates import compacted, series
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.table_audit import audit_table
-from dledger.lake.tables import TableChanged, TopicTable
+from dledger.lake.tables import About, TableChanged, TopicTable
 from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
 
@@ -78,7 +78,7 @@ def test_the_messages_of_deleted_topics_can_be_removed(tmp_path: Path, format: s
     group, lives = with_lives(tmp_path, format)
     table = group.fill()
     assert len(rows_of(table)) == 150
-    assert drop_deleted(table, "c0") == sorted(lives[:2])
+    assert [one.life for one in drop_deleted(table, "c0")] == sorted(lives[:2])
     assert {row["life"] for row in rows_of(table)} == {lives[2]} and table.count() == 60
     for logs in ([group.write()], []):
         assert not audit_table(group.table(), logs).findings
@@ -108,7 +108,7 @@ def test_an_interrupted_removal_is_seen_and_done_by_the_next(tmp_path: Path, for
     with pytest.raises(Killed):
         drop_deleted(Dying(group.table()), "c0")  # type: ignore[arg-type]
     assert audit_table(group.table(), [group.write()]).findings
-    assert drop_deleted(group.table(), "c0") == sorted(lives[:2])
+    assert [one.life for one in drop_deleted(group.table(), "c0")] == sorted(lives[:2])
     assert not audit_table(group.table(), [group.write()]).findings
 
 
@@ -119,10 +119,10 @@ def test_only_what_the_table_itself_saw_deleted_is_removed(tmp_path: Path, forma
     delete_topic(group.log)
     newest = str(Life("c0", make_topic(group.log)))
     group.log.message("orders", b"new")
-    assert drop_deleted(table, "c0") == sorted(lives[:2])
+    assert [one.life for one in drop_deleted(table, "c0")] == sorted(lives[:2])
     assert {row["life"] for row in rows_of(table)} == {lives[2]}
     group.fill()
-    assert drop_deleted(group.table(), "c0") == [lives[2]]
+    assert [one.life for one in drop_deleted(group.table(), "c0")] == [lives[2]]
     assert {row["life"] for row in rows_of(group.table())} == {newest}
     assert not audit_table(group.table(), [group.write()]).findings
 
@@ -136,7 +136,7 @@ def test_a_certificate_that_comes_meanwhile_is_not_lost(tmp_path: Path, format: 
     with pytest.raises(TableChanged):
         table.replace_certificates(certified)
     assert not audit_table(group.table(), [group.write()]).findings
-    assert drop_deleted(group.table(), "c0") == sorted(lives[:2])
+    assert [one.life for one in drop_deleted(group.table(), "c0")] == sorted(lives[:2])
 
 
 def test_a_late_certificate_of_a_writer_that_was_overtaken_is_no_finding(tmp_path: Path, format: str) -> None:
@@ -190,3 +190,19 @@ def test_a_gap_between_certificates_stays_one(tmp_path: Path) -> None:
     found = series([*known[:4], *known[6:]], 251)
     assert found == [*known[:4], *known[6:]]
     assert len(compacted(found, 2)) == 2
+
+
+def test_topics_that_share_a_life_are_removed_one_by_one(tmp_path: Path, format: str) -> None:
+    """Topics whose birth is not recorded have the position 0 in their life, all of them the same one."""
+    log = Log()
+    log.open_term(1)
+    for number in range(10):
+        log.message("orders", b"%d" % number)
+        log.message("payments", b"%d" % number)
+    delete_topic(log, "payments")
+    group = Group(tmp_path, log, about=About(("orders", "payments")), format=format)
+    table = group.fill()
+    drop_deleted(table, "c0")
+    assert [row["topic"] for row in rows_of(table)] == ["orders"] * 10
+    for logs in ([group.write()], []):
+        assert not audit_table(group.table(), logs).findings
