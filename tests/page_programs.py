@@ -11,10 +11,15 @@ A comment right before a block tells the tests what a reader need not see:
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ADDRESS = "127.0.0.1:9876"
+"""Address of a group in the programs of pages."""
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs/tutorial").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
@@ -114,6 +119,30 @@ def missing_lines(promised: str, printed: str) -> list[str]:
         elif line != _MORE:
             missing.append(f"not printed: {line}")
     return missing if more else [*missing, *(f"not in the page: {line}" for line in got)]
+
+
+def run_program(
+    program: Program, address: str, directory: Path, limit_s: float, env: Mapping[str, str] | None = None
+) -> str:
+    """Write a program into a directory, with the address of a group, and run it there unless its page says
+    otherwise. Return what it printed. Programs of a page may import each other by their names."""
+    (directory / program.name).write_text(program.shortened().replace(ADDRESS, address))
+    if program.not_run is not None:
+        return ""
+    done = subprocess.run(
+        [sys.executable, program.name],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == 0, f"{program.where}: {done.stdout}{done.stderr}"
+    if program.output is not None:
+        wrong = missing_lines(program.output, done.stdout)
+        assert not wrong, f"{program.where}: {wrong}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def _masked(line: str) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dledger.local.cluster import LocalCluster
-from tests.page_programs import ROOT, Program, missing_lines, programs
+from tests.page_programs import ROOT, Program, programs, run_program
 
 TUTORIAL = ROOT / "docs/tutorial/first-day-with-data.md"
 KAFKA = ROOT / "docs/reference/from-kafka.md"
@@ -19,24 +17,8 @@ LIMIT_S = 300
 
 
 def run(program: Program, group: LocalCluster, directory: Path) -> None:
-    code = program.shortened().replace("127.0.0.1:9876", group.namesrv_addr)
-    (directory / program.name).write_text(code)
-    if program.not_run is not None:
-        return
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, program.name],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert done.returncode == 0, f"{program.where}: {done.stdout}{done.stderr}"
-    if program.output is not None:
-        wrong = missing_lines(program.output, done.stdout)
-        assert not wrong, f"{program.where}: {wrong}\n{done.stdout}{done.stderr}"
+    run_program(program, group.namesrv_addr, directory, LIMIT_S, {**os.environ, "PYTHONPATH": paths})
 
 
 def room(group: LocalCluster, tmp_path: Path) -> Path:

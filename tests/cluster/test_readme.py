@@ -3,40 +3,20 @@ and what a page's marks say (tests/page_programs.py)."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dledger.local.cluster import LocalCluster
-from tests.page_programs import README, ROOT, Program, missing_lines, programs
+from tests.page_programs import ADDRESS, README, ROOT, Program, programs, run_program
 
 DOCS = ROOT / "docs"
-ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60
 
 
 def run(program: Program, group: LocalCluster, directory: Path) -> str:
-    """Run it in the directory of its page; programs of a page may import each other by their names."""
-    code = program.shortened().replace(ADDRESS, group.namesrv_addr)
-    (directory / program.name).write_text(code)
-    if program.not_run is not None:
-        return ""
-    done = subprocess.run(
-        [sys.executable, program.name],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{program.where}: {done.stdout}{done.stderr}"
-    if program.output is not None:
-        wrong = missing_lines(program.output, done.stdout)
-        assert not wrong, f"{program.where}: {wrong}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return run_program(program, group.namesrv_addr, directory, LIMIT_S)
 
 
 def test_the_program_of_the_readme(group: LocalCluster, tmp_path: Path) -> None:
