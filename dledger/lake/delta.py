@@ -12,6 +12,7 @@ clean-up, leave names with a leading `_` alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,12 +22,14 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dledger.lake import certificates
 from dledger.lake.certificates import Certificate, TopicLife
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, TableChanged, TableError
+from dledger.lake.tables import About, Entries, TableChanged, TableError, translated
 
 _ABOUT = "dledger.about"
 _APPLICATION = "dledger:"
 _BEGIN = "dledger.begin."
 _BESIDE = "_dledger/certificates"
+_ERRORS = (DeltaError, OSError, ValueError, KeyError)
+_translated = partial(translated, conflicts=CommitFailedError, failures=_ERRORS)
 _WRITER = WriterProperties(compression="ZSTD", compression_level=3)
 
 
@@ -48,7 +51,7 @@ class DeltaTopicTable:
             table = DeltaTable(place, storage_options=dict(options or {}))
         except TableNotFoundError as error:
             raise TableError(f"{place}: there is no Delta table: make it with `dledger lake`") from error
-        except (DeltaError, OSError, ValueError) as error:
+        except _ERRORS as error:
             raise TableError(f"{place}: {error}") from error
         return cls(table, options or {}, _about(place, table))
 
@@ -56,7 +59,7 @@ class DeltaTopicTable:
     def make(cls, place: str, about: About, options: Mapping[str, str] | None = None) -> DeltaTopicTable:
         """Open a table, or make it if there is none. Raises TableError if it is made for other topics."""
         stored = dict(options or {})
-        try:
+        with _translated(place):
             if not DeltaTable.is_deltatable(place, storage_options=stored):
                 DeltaTable.create(
                     place,
@@ -73,8 +76,6 @@ class DeltaTopicTable:
                     )
                 content = about.encoded()
                 table.alter.set_table_properties({_ABOUT: content}, raise_if_not_exists=False)
-        except (DeltaError, OSError, ValueError) as error:
-            raise TableError(f"{place}: {error}") from error
         found = cls(table, stored, _about(place, table))
         found.about.check(about, found.place)
         return found
@@ -84,10 +85,8 @@ class DeltaTopicTable:
         return str(self._table.table_uri)
 
     def refresh(self) -> None:
-        try:
+        with _translated(self.place):
             self._table.update_incremental()
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
 
     def position(self, cluster: str) -> int | None:
         found: int | None = self._table.transaction_version(_APPLICATION + cluster)
@@ -98,15 +97,13 @@ class DeltaTopicTable:
         return None if found is None or self.position(cluster) is None else int(found)
 
     def certify(self, certificate: Certificate) -> None:
-        try:
+        with _translated(self.place):
             write_deltalake(
                 self._beside_place,
                 certificates.to_table([certificate]),
                 mode="append",
                 storage_options=self._options or None,
             )
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
         about = {"dledger.first": certificate.first, "dledger.last": certificate.last}
@@ -114,7 +111,7 @@ class DeltaTopicTable:
         position = self.position(certificate.cluster)
         if position not in (None, certificate.first):
             raise TableChanged(f"{self.place}: it is filled up to entry {position} by now")
-        try:
+        with _translated(self.place):
             if position is None:
                 begin = {_BEGIN + certificate.cluster: str(certificate.first)}
                 self._table.alter.set_table_properties(begin, raise_if_not_exists=False)
@@ -127,23 +124,17 @@ class DeltaTopicTable:
                     {name: str(value) for name, value in about.items()}, app_transactions=[transaction]
                 ),
             )
-        except CommitFailedError as error:
-            raise TableChanged(f"{self.place}: {error}") from error
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
         self._known = self._beside()
         if self._known is None:
             return []
-        try:
+        with _translated(f"{self.place}: certificates"):
             found = certificates.from_table(self._known.to_pyarrow_table())
-        except (DeltaError, OSError, ValueError, KeyError) as error:
-            raise TableError(f"{self.place}: its certificates cannot be read: {error}") from error
         return [one for one in found if cluster in (None, one.cluster)]
 
     def replace_certificates(self, replaced: Sequence[Certificate]) -> None:
-        try:
+        with _translated(self.place):
             write_deltalake(
                 self._known if self._known is not None else self._beside_place,
                 certificates.to_table(replaced),
@@ -152,10 +143,6 @@ class DeltaTopicTable:
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
             self._known = None
-        except CommitFailedError as error:
-            raise TableChanged(f"{self.place}: {error}") from error
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
 
     def logs(self) -> list[str]:
         known = [name.removeprefix(_BEGIN) for name in self._table.metadata().configuration]
@@ -167,19 +154,16 @@ class DeltaTopicTable:
             index = pc.field("log_index")
             lives = pc.starts_with(pc.field("life"), f"{entries.cluster}.")
             wanted = lives & (index >= entries.first) & (index <= entries.last)
-        yield from self._table.to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
+        with _translated(self.place):
+            yield from self._table.to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         where = " or ".join(f"(topic = '{one.topic}' and life = '{one.life}')" for one in lives)
-        try:
+        with _translated(self.place):
             self._table.delete(where)
-        except CommitFailedError as error:
-            raise TableChanged(f"{self.place}: {error}") from error
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
 
     def compact(self) -> int:
-        try:
+        with _translated(self.place):
             self._table.update_incremental()
             replaced = int(self._table.optimize.compact()["numFilesRemoved"])
             self._table.create_checkpoint()
@@ -190,10 +174,6 @@ class DeltaTopicTable:
                 beside.optimize.compact()
                 beside.create_checkpoint()
                 beside.vacuum(dry_run=False, full=True)
-        except CommitFailedError as error:
-            raise TableChanged(f"{self.place}: {error}") from error
-        except (DeltaError, OSError) as error:
-            raise TableError(f"{self.place}: {error}") from error
         return replaced
 
     def count(self) -> int:

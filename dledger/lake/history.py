@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dledger.spark import arrow_reader
-from dledger.spark.option_values import EARLIEST, BadOption, did_you_mean
+from dledger.spark.option_values import EARLIEST, BadOption, did_you_mean, names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,22 +36,24 @@ _WITH_TABLE = (
 
 
 def read(
-    path: str | Sequence[str] | None = None,
+    path: arrow_reader.Path | Sequence[arrow_reader.Path] | None = None,
     *,
-    servers: str | None = None,
+    servers: str | Sequence[str] | None = None,
     table: str | TopicTable | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     **options: arrow_reader.Value,
 ) -> pa.RecordBatchReader:
     """Return committed messages, or rows of another view, of store directories or of the brokers behind
     NameServers.
 
     `path`: one or more store directories (`storePathRootDir`) or URLs; their nodes may be running. Instead
-    of it, `servers`: NameServers as `host:port`, separated by `,`. `columns`: return only these columns,
-    in this order; by default all that the options ask for. `options`: options of a batch query of the data
-    source (docs/reference/spark-source.md) under their names, as `view="queues"`, `subscribe="orders"`,
-    `keys=["order-17"]`, `startingTimestamp=1700000000000`. Lists and maps are accepted where the option
-    takes JSON.
+    of it, `servers`: NameServers as `host:port`, in a list or separated by `,`. `columns`: return only these
+    columns, in this order; by default all that the options ask for.
+
+    `options`: options of a batch query of the data source (docs/reference/spark-source.md) under their
+    names, as `view="queues"`, `subscribe="orders"`, `tags=["web", "app"]`, `keys=["order-17"]`. Options that
+    take several values accept lists, and options in JSON lists and maps. A time is a number (ms since the
+    epoch), a text in ISO form, or a `datetime` with a time zone. An option that is None is not set.
 
     With `servers` and `table`, the place of a table that `dledger lake` fills, the messages of the table come
     first and those that only the brokers have after them: the whole history, each message once. A message of
@@ -62,8 +64,8 @@ def read(
     polars (`from_arrow`) and DuckDB accept the reader directly. It can be used once.
 
     Raises spark.option_values.BadOption (a ValueError) for wrong options and columns,
-    audit.layout.StoreError if a store or a broker cannot be read, lake.tables.TableError if a table cannot,
-    and ModuleNotFoundError, which says what to install. While rows are read, raises
+    audit.store_directory.StoreError if a store or a broker cannot be read, lake.tables.TableError if a table
+    cannot, and ModuleNotFoundError, which says what to install. While rows are read, raises
     spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
     """
     if table is None:
@@ -73,7 +75,8 @@ def read(
     for name in options:
         if name not in _WITH_TABLE:
             raise BadOption(f"option {name} cannot be given with table{did_you_mean(name, _WITH_TABLE)}")
-    return _joined(servers, table, columns, dict(options))
+    servers = servers if isinstance(servers, str) else ";".join(servers)
+    return _joined(servers, table, names(columns) if isinstance(columns, str) else columns, dict(options))
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,11 @@ def _joined(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from dledger.lake.opening import Place, open_table
     from dledger.lake.sources import lives_at_brokers
     from dledger.spark.live_queues import LiveQueues
     from dledger.spark.options import parse
 
-    table = open_table(Place("", place, {})) if isinstance(place, str) else place
+    table = _opened(place)
     if "subscribe" not in options:
         known = lives_at_brokers(table.about.topics, servers).values()
         options["subscribe"] = ",".join(sorted({topic for lives in known for topic in lives}))
@@ -132,28 +134,26 @@ def _joined(
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
+def _opened(table: str | TopicTable) -> TopicTable:
+    from dledger.lake.opening import Place, open_table
+
+    return open_table(Place("", table, {})) if isinstance(table, str) else table
+
+
 def _seam(table: TopicTable, queues: LiveQueues) -> _Seam:
+    import pyarrow as pa
+
     from dledger.spark.selection import topic_and_group
 
     lives = {topic_and_group(name): life for name, life in queues.lives(qualify=True)[0].items()}
     ends: dict[tuple[str, str, int], int] = {}
     for batch in table.scan(("topic", "broker_group", "life", "queue", "offset")):
-        grouped = (
-            _table_of(batch)
-            .group_by(["topic", "broker_group", "life", "queue"])
-            .aggregate([("offset", "max")])
-        )
-        for row in grouped.to_pylist():
+        queues_of = pa.Table.from_batches([batch]).group_by(["topic", "broker_group", "life", "queue"])
+        for row in queues_of.aggregate([("offset", "max")]).to_pylist():
             queue = row["topic"], row["broker_group"], row["queue"]
             if lives.get(queue[:2]) == row["life"]:
                 ends[queue] = max(ends.get(queue, 0), row["offset_max"] + 1)
     return _Seam(lives, ends)
-
-
-def _table_of(batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_batches([batch])
 
 
 def _starting(seam: _Seam, queues: LiveQueues) -> dict[str, object]:
@@ -169,24 +169,6 @@ def _starting(seam: _Seam, queues: LiveQueues) -> dict[str, object]:
     return dict(found)
 
 
-_COLUMNS = {
-    "key": "keys",
-    "value": "body",
-    "topic": "topic",
-    "partition": "queue",
-    "offset": "offset",
-    "timestamp": "born_time",
-    "storeTimestamp": "store_time",
-    "tags": "tags",
-    "flag": "flag",
-    "headers": "properties",
-    "logIndex": "log_index",
-    "logTerm": "log_term",
-    "group": "broker_group",
-}
-"""Maps columns of the view `messages` to those of a table."""
-
-
 def _of_table(
     table: TopicTable, seam: _Seam, schema: pa.Schema, options: Options
 ) -> Iterator[pa.RecordBatch]:
@@ -194,10 +176,12 @@ def _of_table(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from dledger.lake.rows import VIEW
     from dledger.spark.selection import Selection
 
+    columns = {view: name for name, view in VIEW.items()} | {"group": "broker_group"}
     needed = {"topic", "broker_group", "life", "store_time", "tags", "keys"}
-    needed |= {_COLUMNS[name] for name in schema.names}
+    needed |= {columns[name] for name in schema.names}
     selection = Selection(tags=frozenset(options.tags) if options.tags else None, keys=options.keys)
     alive = pa.array([f"{topic}@{group}/{life}" for (topic, group), life in seam.lives.items()], pa.string())
     for batch in table.scan(sorted(needed)):
@@ -215,7 +199,7 @@ def _of_table(
             if matching is not None:
                 wanted = pc.and_(wanted, pa.array(matching))
         chosen = batch.filter(wanted)
-        arrays = [chosen.column(_COLUMNS[name]).cast(schema.field(name).type) for name in schema.names]
+        arrays = [chosen.column(columns[name]).cast(schema.field(name).type) for name in schema.names]
         if chosen.num_rows:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -223,11 +207,10 @@ def _of_table(
 def starting_offsets(servers: str, table: str | TopicTable) -> str:
     """Return the option `startingOffsets` with which the data source reads, from the brokers, the messages
     that come behind a table. Spark can unite the table and these messages to one history."""
-    from dledger.lake.opening import Place, open_table
     from dledger.spark.live_queues import LiveQueues
     from dledger.spark.options import parse
 
-    opened = open_table(Place("", table, {})) if isinstance(table, str) else table
+    opened = _opened(table)
     queues = LiveQueues(parse({"servers": servers, "subscribe": ",".join(opened.about.topics)}, "batch"))
     try:
         return json.dumps(_starting(_seam(opened, queues), queues))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import date, timedelta
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg import exceptions
@@ -29,7 +29,7 @@ from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
 from dledger.lake.opening import CATALOG_FILE
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, TableChanged, TableError
+from dledger.lake.tables import About, Entries, TableChanged, TableError, translated
 from dledger.runtime.remote_files import files_for
 
 NAMESPACE = "dledger"
@@ -280,12 +280,4 @@ _ERRORS = (
 base."""
 
 
-@contextmanager
-def _translated(place: str) -> Iterator[None]:
-    """Turn errors into TableError, or into TableChanged if another commit came between."""
-    try:
-        yield
-    except exceptions.CommitFailedException as error:
-        raise TableChanged(f"{place}: {error}") from error
-    except _ERRORS as error:
-        raise TableError(f"{place}: {type(error).__name__}: {error}") from error
+_translated = partial(translated, conflicts=exceptions.CommitFailedException, failures=_ERRORS)

@@ -286,10 +286,10 @@ class StoreLog:
     def chunk(self, first: int) -> Chunk:
         with closing(IndexUnits(self._files, self._replica)) as units:
             position, end = units.position(first), units.end_position(first)
-        state = self.state()
-        if position is None and first < state.begin:
-            raise LogGone(f"{self.name}: entries {first} to {state.begin - 1} are not in this store")
         if position is None or end is None:
+            begin = self.state().begin
+            if first < begin:
+                raise LogGone(f"{self.name}: entries {first} to {begin - 1} are not in this store")
             raise LogDamaged(f"{self.name}: its index files do not name entry {first}: run the audit")
         start = position - position % self._replica.segment_size
         try:

@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 * `body`: the uncompressed body.
 * `day`: the day of `store_time` in UTC, by which the table is partitioned.
 """
-_SOURCE = {
+VIEW = {
     "topic": "topic",
     "queue": "partition",
     "offset": "offset",
@@ -128,7 +128,7 @@ class TableRows:
         return {op["name"]: DELETED} if op["op"] == TOPIC_DELETE else None
 
     def _row(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = {name: batch.column(source) for name, source in _SOURCE.items()}
+        found = {name: batch.column(source) for name, source in VIEW.items()}
         count = batch.num_rows
         topics = found["topic"].dictionary_encode()
         names = topics.dictionary.to_pylist()

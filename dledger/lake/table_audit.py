@@ -69,14 +69,14 @@ class _Seen:
 def audit_table(table: TopicTable, logs: Sequence[Log] = ()) -> TableReport:
     """Compare a table with its certificates and with these logs. Raises TableError if it cannot be read."""
     report = TableReport(table.place)
-    say = _Findings(table.place, report.findings)
-    states = dict(_states(logs, say))
-    seen = {cluster: _claimed(table, cluster, say) for cluster in table.logs()}
-    _add_rows(table, seen, report, say)
+    findings = _Findings(table.place, report.findings)
+    states = dict(_states(logs, findings))
+    seen = {cluster: _claimed(table, cluster, findings) for cluster in table.logs()}
+    _add_rows(table, seen, report, findings)
     for cluster, ranges in seen.items():
         log = next((log for log, state in states.items() if state.cluster == cluster), None)
         for one in ranges:
-            _check_range(table, one, log, states, report, say)
+            _check_range(table, one, log, states, report, findings)
     return report
 
 
@@ -87,7 +87,8 @@ class _Findings:
         self._place, self._found = place, found
         self._counts: Counter[str] = Counter()
 
-    def __call__(self, code: str, detail: str, first: int = -1, last: int = -1) -> None:
+    def add(self, code: str, detail: str, first: int | None = None, last: int = -1) -> None:
+        first = -1 if first is None else first
         self._counts[code] += 1
         if self._counts[code] > MAX_FINDINGS:
             if self._counts[code] == MAX_FINDINGS + 1:
@@ -98,15 +99,15 @@ class _Findings:
         self._found.append(finding(code, self._place, detail, first=first, last=max(first, last)))
 
 
-def _states(logs: Sequence[Log], say: _Findings) -> Iterator[tuple[Log, LogState]]:
+def _states(logs: Sequence[Log], findings: _Findings) -> Iterator[tuple[Log, LogState]]:
     for log in logs:
         try:
             yield log, log.state()
         except (StoreError, ClientError) as error:
-            say("UNREACHABLE", str(error))
+            findings.add("UNREACHABLE", str(error))
 
 
-def _claimed(table: TopicTable, cluster: str, say: _Findings) -> list[_Seen]:
+def _claimed(table: TopicTable, cluster: str, findings: _Findings) -> list[_Seen]:
     """Return the certificates of the rows that were added from one log."""
     end = table.position(cluster)
     assert end is not None
@@ -115,29 +116,31 @@ def _claimed(table: TopicTable, cluster: str, say: _Findings) -> list[_Seen]:
     for one in reversed(known):
         if following is not None and one.last + 1 < following.first:
             text = f"no certificate is about entries {one.last + 1} to {following.first - 1} of {one.group}"
-            say("TABLE_UNPROVEN", text, one.last + 1, following.first - 1)
+            findings.add("TABLE_UNPROVEN", text, one.last + 1, following.first - 1)
         elif following is not None and not following.follows(one):
             text = f"the certificates of {one.range} and of {following.range} do not fit together"
-            say("TABLE_CERTIFICATE", text, one.first, following.last)
+            findings.add("TABLE_CERTIFICATE", text, one.first, following.last)
         following = one
     begin = table.begin(cluster)
     if known and begin is not None and begin < known[0].first:
         text = f"no certificate is about entries {begin} to {known[0].first - 1}, with which the table begins"
-        say("TABLE_UNPROVEN", text, begin, known[0].first - 1)
+        findings.add("TABLE_UNPROVEN", text, begin, known[0].first - 1)
     for topic, life in sorted({left_out for one in known for left_out in one.dropped}):
         if not is_dead(topic, life, known[-1].births_after):
-            say(
+            findings.add(
                 "TABLE_CERTIFICATE",
                 f"certificates leave out the topic {topic}, life {life}: it was not deleted",
             )
     if not known or known[-1].last + 1 < end:
         first = known[-1].last + 1 if known else begin or 0
-        say("TABLE_UNPROVEN", f"no certificate is about entries {first} to {end - 1}", first, end - 1)
+        findings.add(
+            "TABLE_UNPROVEN", f"no certificate is about entries {first} to {end - 1}", first, end - 1
+        )
     return [_Seen(one) for one in known]
 
 
 def _add_rows(
-    table: TopicTable, seen: Mapping[str, list[_Seen]], report: TableReport, say: _Findings
+    table: TopicTable, seen: Mapping[str, list[_Seen]], report: TableReport, findings: _Findings
 ) -> None:
     """Read the table, and add each row to the range that holds it."""
     firsts = {cluster: [one.certificate.first for one in ranges] for cluster, ranges in seen.items()}
@@ -147,7 +150,7 @@ def _add_rows(
     for batch in table.scan(table_schema(table.about).names):
         report.rows += batch.num_rows
         if typed is not None:
-            _check_values(batch, typed, say)
+            _check_values(batch, typed, findings)
         lives = batch.column("life").to_pylist()
         indexes = batch.column("log_index").to_pylist()
         for life, index, digest in zip(lives, indexes, row_hashes(batch), strict=True):
@@ -159,22 +162,24 @@ def _add_rows(
             if place < 0 or seen[cluster][place].certificate.last < index:
                 foreign += 1
                 if foreign <= MAX_NAMED:
-                    say(
+                    findings.add(
                         "TABLE_ROW_FOREIGN",
                         f"a row of entry {index}, life {life}, is in no certified range",
-                        index or -1,
+                        index,
                     )
                 continue
             one = seen[cluster][place]
             one.rows += 1
             one.digest += digest
     for cluster, count in unproven.items():
-        say("TABLE_UNPROVEN", f"no certificate is about the log {cluster}, from which {count} rows are")
+        findings.add(
+            "TABLE_UNPROVEN", f"no certificate is about the log {cluster}, from which {count} rows are"
+        )
     if foreign > MAX_NAMED:
-        say("TABLE_ROW_FOREIGN", f"{foreign - MAX_NAMED} more rows are in no certified range")
+        findings.add("TABLE_ROW_FOREIGN", f"{foreign - MAX_NAMED} more rows are in no certified range")
 
 
-def _check_values(batch: pa.RecordBatch, typed: TypedBodies, say: _Findings) -> None:
+def _check_values(batch: pa.RecordBatch, typed: TypedBodies, findings: _Findings) -> None:
     """Compare the typed values of rows with their bodies."""
     right = typed.columns(batch.column("body").to_pylist())
     there = [batch.column(field.name).cast(field.type) for field in typed.fields]
@@ -185,7 +190,7 @@ def _check_values(batch: pa.RecordBatch, typed: TypedBodies, say: _Findings) -> 
         # The text of an error is that of the library that read the body.
         if (value, error is None) != (true, why is None):
             text = f"the typed value of entry {index} is not that of its body"
-            say("TABLE_ROW_CHANGED", text, -1 if index is None else index)
+            findings.add("TABLE_ROW_CHANGED", text, index)
 
 
 def _cluster(life: str | None) -> str:
@@ -201,7 +206,7 @@ def _check_range(
     log: Log | None,
     states: Mapping[Log, LogState],
     report: TableReport,
-    say: _Findings,
+    findings: _Findings,
 ) -> None:
     said = seen.certificate
     in_log: Certificate | None = None
@@ -211,11 +216,11 @@ def _check_range(
         except LogGone:
             in_log = None  # retention was faster
         except (StoreError, ClientError) as error:
-            say("UNREACHABLE", str(error), said.first, said.last)
+            findings.add("UNREACHABLE", str(error), said.first, said.last)
     report.ranges.append(Checked(said, "itself" if in_log is None else "log"))
     if in_log is not None and not in_log.agrees(said):
         text = f"the certificate of {said.range} says {_says(said)}, and the log has {_says(in_log)}"
-        say("TABLE_CERTIFICATE", text, said.first, said.last)
+        findings.add("TABLE_CERTIFICATE", text, said.first, said.last)
     true = said if in_log is None else in_log
     if (seen.rows, total([seen.digest])) == (true.rows, true.digest):
         return
@@ -223,14 +228,16 @@ def _check_range(
     for found in _differences(table, said, log if in_log is not None else None, states):
         named += 1
         if named > MAX_NAMED:
-            say("TABLE_DIFFERS", f"more than {MAX_NAMED} rows of {said.range} differ", said.first, said.last)
+            findings.add(
+                "TABLE_DIFFERS", f"more than {MAX_NAMED} rows of {said.range} differ", said.first, said.last
+            )
             return
-        say(found.code, found.detail, found.index)
+        findings.add(found.code, found.detail, found.index)
     if not named:
         text = f"{said.range}: the table has {seen.rows} rows, and the certificate says {true.rows}"
         if seen.rows == true.rows:
             text = f"{said.range}: rows were changed; give the log or a backup of it to name them"
-        say("TABLE_DIFFERS", text, said.first, said.last)
+        findings.add("TABLE_DIFFERS", text, said.first, said.last)
 
 
 def _says(one: Certificate) -> str:

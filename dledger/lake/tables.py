@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -20,6 +21,19 @@ class TableError(Exception):
 
 class TableChanged(Exception):
     """Another writer has added rows since the position was read. Nothing was added."""
+
+
+@contextmanager
+def translated(
+    place: str, conflicts: type[Exception], failures: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Turn the errors of a format's library into TableChanged (`conflicts`) and TableError (`failures`)."""
+    try:
+        yield
+    except conflicts as error:
+        raise TableChanged(f"{place}: {error}") from error
+    except failures as error:
+        raise TableError(f"{place}: {type(error).__name__}: {error}") from error
 
 
 class About(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dledger.lake.certificates import MAX_CERTIFICATES, Certificate, compacted, digest_of, series
-from dledger.lake.log_reading import Link, Log, LogGone, link_before, windows
+from dledger.lake.log_reading import Link, Log, LogGone, LogState, link_before, windows
 from dledger.lake.rows import SCHEMA, Births, TableRows
 from dledger.lake.tables import TableChanged, TableError, TopicTable
 from dledger.lake.typed import TypedBodies
@@ -99,7 +99,7 @@ class TableWriter:
             if first > state.committed:
                 break
             try:
-                for batch in self._batches(first, state.committed, position is None):
+                for batch in self._batches(state, first, is_new=position is None):
                     self._table.certify(batch.certificate)
                     self._table.add(batch.rows, batch.certificate)
                     self._last, conflicts = batch.certificate, 0
@@ -112,13 +112,14 @@ class TableWriter:
                 conflicts += 1
                 if conflicts > CONFLICTS:
                     raise
-        if self._untidy >= TIDY_COMMITS:
+        if self._rows > before and self._untidy >= TIDY_COMMITS:
             self._tidy()
             self._untidy = 0
         return self._rows - before
 
-    def _batches(self, first: int, last: int, is_new: bool) -> Iterator[Batch]:
-        state = self._log.state()
+    def _batches(self, state: LogState, first: int, *, is_new: bool) -> Iterator[Batch]:
+        """Yield the batches from entry `first` to the last committed one. `is_new`: whether the table has
+        nothing of this log yet."""
         if is_new:
             births, link = self._births_at(first), link_before(self._log, first, state.begin)
         else:  # so that a log which does not continue the table is found
@@ -126,11 +127,11 @@ class TableWriter:
             births, link = dict(before.births_after), Link(first - 1, -1, before.chain_last)
         rows = TableRows(self._table.about.topics, state.cluster, state.group, births)
         pending = _Pending(link, dict(rows.births), self._typed)
-        for window in windows(self._log, link, last):
+        for window in windows(self._log, link, state.committed):
             pending.batches += rows.of_window(window)
             end = window.columns.entry(len(window.columns) - 1)
             pending.end = Link(end.index, end.term, end.chain)
-            if pending.is_full(self._batch_bytes) or end.index == last:
+            if pending.is_full(self._batch_bytes) or end.index == state.committed:
                 yield pending.batch(state.cluster, state.group, rows.births)
                 pending = _Pending(pending.end, dict(rows.births), self._typed)
 

@@ -37,26 +37,10 @@ def read(
     columns: str | Sequence[str] | None = None,
     **options: Value,
 ) -> pa.RecordBatchReader:
-    """Return committed messages, or rows of another view, of store directories or of the brokers behind
-    NameServers.
+    """Do what `dledger.read` does without a table (`lake.history.read`), which describes the arguments.
 
-    `path`: one or more store directories (`storePathRootDir`) or URLs; their nodes may be running. Instead
-    of it, `servers`: NameServers as `host:port`, in a list or separated by `,`. `columns`: return only these
-    columns, in this order; by default all that the options ask for.
-
-    `options`: options of a batch query of the data source (docs/reference/spark-source.md) under their
-    names, as `view="queues"`, `subscribe="orders"`, `tags=["web", "app"]`, `keys=["order-17"]`. Options that
-    take several values accept lists, and options in JSON lists and maps. A time is a number (ms since the
-    epoch), a text in ISO form, or a `datetime` with a time zone. An option that is None is not set.
-
-    Rows of one queue come in their order. The reader is lazy: only the batches of one task (some 64 MiB of
-    log) are in memory at a time. Pandas (`read_pandas`), polars (`from_arrow`) and DuckDB accept the
-    reader directly. It can be used once.
-
-    Raises spark.option_values.BadOption (a ValueError) for wrong options and columns,
-    audit.layout.StoreError if a store or a broker cannot be read, and ModuleNotFoundError, which says what
-    to install. While rows are read, raises spark.messages.CorruptMessage for damage, unless
-    `corruptRecords` says otherwise.
+    Raises spark.option_values.BadOption, audit.store_directory.StoreError, ModuleNotFoundError, and while
+    rows are read spark.messages.CorruptMessage.
     """
     try:
         import pyarrow as pa

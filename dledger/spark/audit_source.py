@@ -78,7 +78,8 @@ def _unpacked(text: str) -> Look:
 
 
 class AuditSource(DataSource):
-    """The data source as Spark creates it. Raises audit.layout.StoreError if a path cannot be read."""
+    """The data source as Spark creates it. Raises audit.store_directory.StoreError if a path cannot be
+    read."""
 
     @classmethod
     def name(cls) -> str:

@@ -57,7 +57,7 @@ NOT_PUSHED = (
 
 class DledgerSource(DataSource):
     """The data source as Spark creates it. Raises BadOption (a ValueError) for wrong options, and
-    audit.layout.StoreError for paths that cannot be read."""
+    audit.store_directory.StoreError for paths that cannot be read."""
 
     pushes = False
     """Whether the session is known to push filters down. Otherwise they are pushed if it does."""

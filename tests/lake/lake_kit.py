@@ -13,7 +13,7 @@ from dledger.lake.log_reading import StoreLog
 from dledger.lake.opening import Place, make_table
 from dledger.lake.rows import SCHEMA
 from dledger.lake.tables import About, TopicTable
-from dledger.lake.writer import TableWriter
+from dledger.lake.writer import Batch, TableWriter
 from dledger.spark.stores import open_replicas
 from tests.audit.store_builder import Log, sample_log, write_store
 
@@ -52,6 +52,14 @@ class Group:
         """A writer that commits many batches."""
         births = self.births
         return TableWriter(table or self.table(), self.write(), lambda first: births, batch_bytes=batch_bytes)
+
+    def batches(self, batch_bytes: int = 2_000, last: int | None = None) -> list[Batch]:
+        """What a writer would add to a new table, up to an entry."""
+        log, births = self.write(), self.births
+        state = log.state()
+        state = state if last is None else state._replace(committed=last)
+        writer = TableWriter(self.table(), log, lambda first: births, batch_bytes=batch_bytes)
+        return [*writer._batches(state, 0, is_new=True)]
 
     def fill(self) -> TopicTable:
         """Add everything that the log has to the table."""

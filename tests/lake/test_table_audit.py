@@ -243,7 +243,6 @@ def test_a_row_that_is_named_says_where_it_was(filled: Group, tmp_path: Path) ->
     assert found.detail == text
 
 
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_topics_of_one_table_are_audited_together(tmp_path: Path, format: str) -> None:
     group = Group(tmp_path, about=About(("orders", "payments")), format=format)
     table = group.fill()

@@ -21,11 +21,6 @@ from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def format(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def with_lives(tmp_path: Path, format: str) -> tuple[Group, list[str]]:
     """A topic in three lives of 40, 50 and 60 messages."""
     log = Log()
@@ -141,7 +136,7 @@ def test_a_certificate_that_comes_meanwhile_is_not_lost(tmp_path: Path, format: 
 
 def test_a_late_certificate_of_a_writer_that_was_overtaken_is_no_finding(tmp_path: Path, format: str) -> None:
     group, _ = with_lives(tmp_path, format)
-    stale = [*group.writer(batch_bytes=1 << 20)._batches(0, len(group.log.entries) - 1, True)]
+    stale = group.batches(1 << 20)
     table = group.fill()
     drop_deleted(table, "c0")
     for batch in stale:
@@ -168,7 +163,7 @@ def test_certificates_are_merged_when_there_are_many(
 
 def test_a_series_is_found_among_certificates_of_two_writers(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    small, large = ([*group.writer(batch_bytes=size)._batches(0, 250, True)] for size in (1, 30_000))
+    small, large = (group.batches(size, 250) for size in (1, 30_000))
     both = [batch.certificate for batch in (*small, *large)]
     end = 251
     for known in (both, both[::-1], both[: len(small)], both[len(small) :]):
@@ -186,7 +181,7 @@ def _sum(batches: list[writer.Batch]) -> int:
 
 def test_a_gap_between_certificates_stays_one(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    known = [batch.certificate for batch in group.writer(batch_bytes=1)._batches(0, 250, True)]
+    known = [batch.certificate for batch in group.batches(1, 250)]
     found = series([*known[:4], *known[6:]], 251)
     assert found == [*known[:4], *known[6:]]
     assert len(compacted(found, 2)) == 2

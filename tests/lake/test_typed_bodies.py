@@ -188,7 +188,6 @@ def test_a_recursive_schema_ends() -> None:
     assert values[0].as_py()["next"]["a"] == 2 and errors.null_count == 1
 
 
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_typed_values_are_columns_of_the_table(tmp_path: Path, format: str) -> None:
     pytest.importorskip("deltalake")
     pytest.importorskip("pyiceberg")
