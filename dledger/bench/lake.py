@@ -3,19 +3,22 @@
 1. A store of messages is put into a table, which is compacted. Then a query reads three columns of the
    table, and the same three of the same rows that pyarrow wrote with the same partitions, in turns.
 2. A group on loopback takes as many messages as it can, in turns without a writer and with one that follows
-   the topic (`dledger lake --follow`, at the lowest priority, on the same machine). As the writer takes time
-   of the same cores, what the brokers themselves take for a message is reported beside the rates.
+   the topic (`dledger lake --follow`). This is done twice. "Apart": the writer has one core, and the group
+   and its producer have the others, in both turns, so the difference is what the brokers do for the writer,
+   as if it ran on a machine of its own. "Shared": all have all cores, and the writer has the lowest priority.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,10 +46,27 @@ def lake(kind: str, messages: int, size: int, runs: int, seconds: float) -> dict
     0 leaves the group out."""
     with tempfile.TemporaryDirectory(prefix="lake-") as directory:
         found = _query(Path(directory), kind, messages, size, runs)
-    if seconds:
-        with tempfile.TemporaryDirectory(prefix="lake-") as directory:
-            found |= _following(Path(directory), kind, size, runs, seconds)
+    if not seconds:
+        return found
+    cores = os.sched_getaffinity(0)
+    last = {max(cores)}
+    for name, group, writer in (("apart", cores - last, last), ("shared", cores, cores)):
+        if group:
+            with tempfile.TemporaryDirectory(prefix="lake-") as directory, _on_cores(group):
+                figures = _following(Path(directory), kind, size, runs, seconds, writer)
+            found |= {f"{name}_{figure}": value for figure, value in figures.items()}
     return found
+
+
+@contextmanager
+def _on_cores(cores: Collection[int]) -> Iterator[None]:
+    """Let this process, and those that it starts, use only these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _query(directory: Path, kind: str, messages: int, size: int, runs: int) -> dict[str, object]:
@@ -102,7 +122,10 @@ def _in_turns(reads: dict[str, Callable[[], pa.Table]], runs: int) -> dict[str, 
     return times
 
 
-def _following(directory: Path, kind: str, size: int, runs: int, seconds: float) -> dict[str, object]:
+def _following(
+    directory: Path, kind: str, size: int, runs: int, seconds: float, cores: Collection[int]
+) -> dict[str, object]:
+    """Return what a writer that uses these cores takes from a group that uses those of this process."""
     spec = ClusterSpec(base_port=find_base_port(), segment_size=64 * MIB)
     group = LocalCluster.create(directory / "group", spec)
     group.start()
@@ -118,7 +141,8 @@ def _following(directory: Path, kind: str, size: int, runs: int, seconds: float)
             alone.append(produce(pids))
             command = [sys.executable, "-m", "dledger", "lake", FOLLOWED, "--to", str(directory / "table")]
             options = ["--format", kind, "--namesrv", group.namesrv_addr, "--follow", "--every", "5"]
-            writer = subprocess.Popen(["nice", "-n", "19", *command, *options], stderr=subprocess.DEVNULL)
+            with _on_cores(cores):
+                writer = subprocess.Popen(["nice", "-n", "19", *command, *options], stderr=subprocess.DEVNULL)
             try:
                 followed.append(produce(pids))
             finally:
