@@ -155,6 +155,8 @@ CODES = {
         "somebody changed the certificates, or the log is another one: compare the replicas of the log, and "
         "then fill a new table from it",
     ),
+    "TABLE_ROOT": Code(Severity.ERROR, _TABLE),
+    "TABLE_FILE": Code(Severity.ERROR, _TABLE),
     "TABLE_UNPROVEN": Code(
         Severity.WARNING,
         "certificates are missing, so rows of these entries could be compared with nothing: give the log, or "

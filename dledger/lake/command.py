@@ -20,6 +20,7 @@ from dledger.lake.certificates import TopicLife
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.log_reading import Log, LogGone
 from dledger.lake.opening import Place, make_table, open_table
+from dledger.lake.roots import ROOTS, write_roots, written_roots
 from dledger.lake.sources import Source, oldest_bodies, open_sources
 from dledger.lake.table_audit import TableReport, audit_table
 from dledger.lake.tables import About, TableChanged, TableError, TopicTable
@@ -34,6 +35,8 @@ from dledger.spark.messages import CorruptMessage
 from dledger.spark.option_values import BadOption
 
 FAILED = 1
+ROOTS_S = 3600.0
+"""Seconds after which `--follow` looks whether a root is due."""
 REOPEN_S = 60.0
 """Seconds after which `--follow` looks which broker groups have the topics by now."""
 ERRORS = (StoreError, ClientError, TableError, TableChanged, CorruptMessage, BadOption, OSError)
@@ -66,7 +69,7 @@ async def _fill(env: Env, arguments: Options) -> int:
     table: TopicTable | None = None
     with ExitStack() as stack:
         writers: list[TableWriter] = []
-        opened_at = 0.0
+        opened_at, rooted_at = 0.0, -ROOTS_S
         while True:
             try:
                 if not writers or loop.time() - opened_at > REOPEN_S:
@@ -78,13 +81,17 @@ async def _fill(env: Env, arguments: Options) -> int:
             except ERRORS as error:
                 if not arguments.follow or table is None or isinstance(error, LogGone):
                     raise
-                print(f"dledger lake: {error}: tried again in {arguments.every:g} s", file=sys.stderr)
+                shown.say(f"{error}: tried again in {arguments.every:g} s")
                 writers = []
             if not arguments.follow:
                 break
+            if table is not None and loop.time() - rooted_at > ROOTS_S:
+                rooted_at = loop.time()
+                await work(Lane.DISK, _root, env, arguments, servers, table, shown)
             await asyncio.sleep(arguments.every)
         assert table is not None
         await work(Lane.DISK, _tidy, arguments, table, shown)
+        await work(Lane.DISK, _root, env, arguments, servers, table, shown)
     shown.end(table)
     return 0
 
@@ -109,6 +116,21 @@ def _tidy(arguments: Options, table: TopicTable, shown: _Shown) -> None:
             shown.dropped += drop_deleted(table, log)
     if arguments.compact:
         shown.compacted = table.compact()
+
+
+def _root(env: Env, arguments: Options, servers: str, table: TopicTable, shown: _Shown) -> None:
+    """Write the roots that are due into the log. Without them the table is as good, only less can be proven
+    later; so a failure is told, and stops nothing."""
+    if arguments.no_roots or arguments.store:
+        return
+    try:
+        written = write_roots(table, servers, env.wall.now_ms())
+    except ERRORS as error:
+        shown.say(f"the root of the table was not written: {error}")
+        return
+    for root in written:
+        text = f"the root of entries {root.first:,} to {root.last:,} was written to the topic {ROOTS}"
+        shown.say(f"{root.group}: {text}")
 
 
 def _made(arguments: Options, sources: Sequence[Source]) -> TopicTable:
@@ -148,6 +170,8 @@ class _Shown:
     def __init__(self, arguments: Options) -> None:
         self._json = arguments.json
         self._is_terminal = sys.stderr.isatty()
+        self._is_amid = False
+        """Whether the line on the terminal is not ended."""
         self._last: dict[str, Progress] = {}
         self.dropped: list[TopicLife] = []
         """Lives whose messages were removed."""
@@ -156,7 +180,7 @@ class _Shown:
 
     def progress(self, progress: Progress) -> None:
         """Show how far a table is filled."""
-        self._last[progress.group] = progress
+        self._last[progress.group], self._is_amid = progress, True
         text = (
             f"{progress.group}: {progress.rows:,} rows added, up to entry {progress.next_index - 1:,} "
             f"of {progress.committed:,}"
@@ -165,10 +189,19 @@ class _Shown:
             f"\r{text}" if self._is_terminal else text, end="" if self._is_terminal else "\n", file=sys.stderr
         )
 
+    def say(self, text: str) -> None:
+        """Tell something on a line of its own."""
+        self._end_line()
+        print(f"dledger lake: {text}", file=sys.stderr)
+
+    def _end_line(self) -> None:
+        if self._is_terminal and self._is_amid:
+            print(file=sys.stderr)
+        self._is_amid = False
+
     def end(self, table: TopicTable) -> None:
         """Show the result."""
-        if self._is_terminal and self._last:
-            print(file=sys.stderr)
+        self._end_line()
         table.refresh()
         added, rows = sum(one.rows for one in self._last.values()), table.count()
         if self._json:
@@ -195,7 +228,10 @@ def audit(arguments: Options) -> int:
     try:
         table = open_table(_place(arguments))
         with ExitStack() as stack:
-            report = audit_table(table, list(_logs(table, arguments, stack)))
+            logs = list(_logs(table, arguments, stack))
+            servers = _servers(arguments)
+            roots = written_roots(table.uuid, servers, arguments.store) if logs else []
+            report = audit_table(table, logs, roots)
     except ERRORS as error:
         print(f"dledger audit table: {error}", file=sys.stderr)
         return COULD_NOT_RUN

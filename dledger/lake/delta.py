@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dledger.lake import certificates
 from dledger.lake.certificates import Certificate, TopicLife
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, TableChanged, TableError, translated
+from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, translated
 
 _ABOUT = "dledger.about"
 _APPLICATION = "dledger:"
@@ -148,14 +148,28 @@ class DeltaTopicTable:
         known = [name.removeprefix(_BEGIN) for name in self._table.metadata().configuration]
         return sorted(name for name in known if self.position(name) is not None)
 
-    def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
+    @property
+    def uuid(self) -> str:
+        return str(self._table.metadata().id)
+
+    def scan(
+        self, columns: Sequence[str], entries: Entries | None = None, lost: Lost | None = None
+    ) -> Iterator[pa.RecordBatch]:
         wanted = None
         if entries is not None:
             index = pc.field("log_index")
             lives = pc.starts_with(pc.field("life"), f"{entries.cluster}.")
             wanted = lives & (index >= entries.first) & (index <= entries.last)
         with _translated(self.place):
-            yield from self._table.to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
+            dataset = self._table.to_pyarrow_dataset()
+            if lost is None:
+                yield from dataset.to_batches(columns=list(columns), filter=wanted)
+                return
+            for file in dataset.get_fragments(filter=wanted):
+                try:
+                    yield from file.to_batches(schema=dataset.schema, columns=list(columns), filter=wanted)
+                except (OSError, pa.ArrowException) as error:
+                    lost(file.path, f"{error}")
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         where = " or ".join(f"(topic = '{one.topic}' and life = '{one.life}')" for one in lives)

@@ -22,14 +22,16 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.table import Table
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import DataScan, Table
+from pyiceberg.utils.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
 from dledger.lake.opening import CATALOG_FILE
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, TableChanged, TableError, translated
+from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, translated
 from dledger.runtime.remote_files import files_for
 
 NAMESPACE = "dledger"
@@ -149,7 +151,13 @@ class IcebergTopicTable:
     def logs(self) -> list[str]:
         return sorted(name.removeprefix(_NEXT) for name in self._table.properties if name.startswith(_NEXT))
 
-    def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
+    @property
+    def uuid(self) -> str:
+        return str(self._table.metadata.table_uuid)
+
+    def scan(
+        self, columns: Sequence[str], entries: Entries | None = None, lost: Lost | None = None
+    ) -> Iterator[pa.RecordBatch]:
         wanted = "true"
         if entries is not None:
             indexes = f"log_index >= {entries.first} and log_index <= {entries.last}"
@@ -157,9 +165,8 @@ class IcebergTopicTable:
         whole = table_schema(self.about)
         schema = pa.schema([whole.field(name) for name in columns])
         with _translated(self.place):
-            found = self._table.scan(
-                row_filter=wanted, selected_fields=tuple(columns)
-            ).to_arrow_batch_reader()
+            chosen = self._table.scan(row_filter=wanted, selected_fields=tuple(columns))
+            found = chosen.to_arrow_batch_reader() if lost is None else _file_by_file(chosen, lost)
             for batch in found:
                 yield from pa.Table.from_batches([batch]).select(list(columns)).cast(schema).to_batches()
 
@@ -215,6 +222,10 @@ def _catalog(to: str, options: Mapping[str, str]) -> tuple[Catalog, str]:
             "uri": f"sqlite:///{root}/{CATALOG_FILE}",
             "warehouse": f"file://{root}",
         } | given
+    elif "type" not in given and "uri" not in given and Config().get_catalog_config(to) is None:
+        raise TableError(
+            f"{to}: the configuration of pyiceberg has no catalog of this name; for a directory write ./{to}"
+        )
     with _translated(to):
         return load_catalog(to if "type" not in given else NAMESPACE, **given), name
 
@@ -262,6 +273,16 @@ def _partitions_of(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, 
         if len(sizes) >= COMPACT_FILES and sum(sizes) <= COMPACT_BYTES:
             shown = [_shown(column, value) for column, value in zip(columns, values, strict=True)]
             yield " and ".join(shown), len(sizes)
+
+
+def _file_by_file(scan: DataScan, lost: Lost) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a scan; leave out files that cannot be read."""
+    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)
+    for task in scan.plan_files():
+        try:
+            yield from reader.to_record_batches([task])
+        except (OSError, pa.ArrowException) as error:
+            lost(task.file.file_path, f"{error}")
 
 
 def _shown(column: str, value: object) -> str:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from dledger.client.bulk.replicas import find_groups
-from dledger.client.errors import TopicNotFound
+from dledger.client.errors import ClientError, TopicNotFound
 from dledger.formats.life import Life
 from dledger.lake.log_reading import GroupLog, Log, StoreLog, link_before, windows
 from dledger.lake.rows import Births, TableRows
@@ -101,13 +101,20 @@ def _of_brokers(
         lives = {topic: life for topic, life in known.items() if life is not None}
         seen |= {life.cluster for life in lives.values()}
         yield Source(stack.enter_context(GroupLog(servers, group)), lives)
-    if seen.issuperset(logs):
-        return
-    for other in find_groups(servers):
+    missing, failure = set(logs) - seen, None
+    for other in find_groups(servers) if missing else ():
         if other.group not in there:
             log = stack.enter_context(GroupLog(servers, other.group))
-            if log.state().cluster in logs:
+            try:
+                cluster = log.state().cluster
+            except ClientError as error:
+                failure = error  # it may be a group without these topics
+                continue
+            if cluster in missing:
+                missing.discard(cluster)
                 yield Source(log, {})
+    if missing and failure is not None:
+        raise failure
 
 
 def _of_stores(stores: Sequence[str]) -> Iterator[Source]:

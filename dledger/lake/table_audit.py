@@ -3,12 +3,12 @@
 The rows of the table are read once. Each is added to the digest of the certificate whose range holds its log
 index. Where the digest or the count differs, the range is read again row by row: the log, as far as it still
 holds the range, says which rows were dropped, doubled or changed. Without the log, doubled rows and gaps in
-offsets can be named.
+offsets can be named. Roots (`roots`) prove ranges that the log no longer holds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from dledger.formats.life import Life
 from dledger.lake.certificates import Certificate, row_hashes, series, total
 from dledger.lake.deleted import is_dead
 from dledger.lake.log_reading import Log, LogGone, LogState, link_before, windows
+from dledger.lake.roots import Root
 from dledger.lake.rows import SCHEMA, TableRows, table_schema
 from dledger.lake.tables import Entries, TopicTable
 from dledger.lake.typed import TypedBodies
@@ -40,8 +41,8 @@ DRILL_ENTRIES = 200_000
 
 @dataclass(frozen=True)
 class Checked:
-    """One range of a table: its certificate, and what it was compared with: `log`, or `itself` for the
-    certificate alone."""
+    """One range of a table: its certificate, and what it was compared with: `log`, `root` for a root that is
+    in the log, or `itself` for the certificate alone."""
 
     certificate: Certificate
     compared_with: str
@@ -66,17 +67,29 @@ class _Seen:
     digest: int = 0
 
 
-def audit_table(table: TopicTable, logs: Sequence[Log] = ()) -> TableReport:
-    """Compare a table with its certificates and with these logs. Raises TableError if it cannot be read."""
+@dataclass
+class _SinceRoot:
+    """Rows of the table from the entry behind the root before it up to that of this root."""
+
+    root: Root
+    rows: int = 0
+    digest: int = 0
+
+
+def audit_table(table: TopicTable, logs: Sequence[Log] = (), roots: Sequence[Root] = ()) -> TableReport:
+    """Compare a table with its certificates, with these logs, and with roots of it that were found in them.
+    Raises TableError if it cannot be read."""
     report = TableReport(table.place)
     findings = _Findings(table.place, report.findings)
     states = dict(_states(logs, findings))
     seen = {cluster: _claimed(table, cluster, findings) for cluster in table.logs()}
-    _add_rows(table, seen, report, findings)
+    since = {cluster: _comparable(roots, cluster, ranges) for cluster, ranges in seen.items()}
+    _add_rows(table, seen, since, report, findings)
     for cluster, ranges in seen.items():
         log = next((log for log, state in states.items() if state.cluster == cluster), None)
+        proven = _check_roots(table, cluster, since[cluster], findings)
         for one in ranges:
-            _check_range(table, one, log, states, report, findings)
+            _check_range(table, one, log, states, proven, report, findings)
     return report
 
 
@@ -86,6 +99,13 @@ class _Findings:
     def __init__(self, place: str, found: list[Finding]) -> None:
         self._place, self._found = place, found
         self._counts: Counter[str] = Counter()
+        self._lost: set[str] = set()
+
+    def lost(self, path: str, why: str) -> None:
+        """Add that a file of the table cannot be read, once for each file."""
+        if path not in self._lost and len(self._lost) < MAX_FINDINGS:
+            self._lost.add(path)
+            self.add("TABLE_FILE", f"the file {path} cannot be read: {why}")
 
     def add(self, code: str, detail: str, first: int | None = None, last: int = -1) -> None:
         first = -1 if first is None else first
@@ -139,15 +159,28 @@ def _claimed(table: TopicTable, cluster: str, findings: _Findings) -> list[_Seen
     return [_Seen(one) for one in known]
 
 
+def _comparable(roots: Sequence[Root], cluster: str, ranges: Sequence[_Seen]) -> list[_SinceRoot]:
+    """Return the roots of one log, ascending by their last entry. Those from before rows were removed on
+    purpose are left out, as their sums are about these rows too."""
+    dropped = frozenset(life for one in ranges for life in one.certificate.dropped)
+    mine = [one for one in roots if one.cluster == cluster and one.dropped == dropped]
+    return [_SinceRoot(one) for one in sorted(mine, key=lambda one: one.last)]
+
+
 def _add_rows(
-    table: TopicTable, seen: Mapping[str, list[_Seen]], report: TableReport, findings: _Findings
+    table: TopicTable,
+    seen: Mapping[str, list[_Seen]],
+    since: Mapping[str, list[_SinceRoot]],
+    report: TableReport,
+    findings: _Findings,
 ) -> None:
-    """Read the table, and add each row to the range that holds it."""
+    """Read the table, and add each row to the range that holds it, and to the first root about it."""
     firsts = {cluster: [one.certificate.first for one in ranges] for cluster, ranges in seen.items()}
+    lasts = {cluster: [one.root.last for one in known] for cluster, known in since.items()}
     foreign = 0
     unproven: Counter[str] = Counter()
     typed = TypedBodies(table.about.schema) if table.about.schema else None
-    for batch in table.scan(table_schema(table.about).names):
+    for batch in table.scan(table_schema(table.about).names, lost=findings.lost):
         report.rows += batch.num_rows
         if typed is not None:
             _check_values(batch, typed, findings)
@@ -155,6 +188,11 @@ def _add_rows(
         indexes = batch.column("log_index").to_pylist()
         for life, index, digest in zip(lives, indexes, row_hashes(batch), strict=True):
             cluster = _cluster(life)
+            known = lasts.get(cluster)
+            if known and index is not None and index <= known[-1]:
+                rooted = since[cluster][bisect_left(known, index)]
+                rooted.rows += 1
+                rooted.digest += digest
             if not seen.get(cluster) and table.position(cluster) is not None:
                 unproven[cluster] += 1
                 continue
@@ -200,11 +238,36 @@ def _cluster(life: str | None) -> str:
         return ""
 
 
+def _check_roots(table: TopicTable, cluster: str, since: Sequence[_SinceRoot], findings: _Findings) -> int:
+    """Compare the rows of one log with its roots. Return the last entry up to which they are proven, or
+    -1."""
+    rows, digest, proven = 0, 0, -1
+    end = table.position(cluster)
+    assert end is not None
+    for one in since:
+        root, rows, digest = one.root, rows + one.rows, digest + one.digest
+        if root.last >= end:
+            text = (
+                f"the table ends before entry {end}, and held entry {root.last} when {root.named} was written"
+            )
+        elif (root.first, root.rows, root.digest) != (table.begin(cluster), rows, total([digest])):
+            text = (
+                f"of the entries {root.first} to {root.last} of {root.group} the table has {rows} rows that "
+                f"are not the {root.rows} of which {root.named} has the sum"
+            )
+        else:
+            proven = root.last
+            continue
+        findings.add("TABLE_ROOT", text, root.first, root.last)
+    return proven
+
+
 def _check_range(
     table: TopicTable,
     seen: _Seen,
     log: Log | None,
     states: Mapping[Log, LogState],
+    proven: int,
     report: TableReport,
     findings: _Findings,
 ) -> None:
@@ -217,7 +280,8 @@ def _check_range(
             in_log = None  # retention was faster
         except (StoreError, ClientError) as error:
             findings.add("UNREACHABLE", str(error), said.first, said.last)
-    report.ranges.append(Checked(said, "itself" if in_log is None else "log"))
+    alone = "root" if said.last <= proven else "itself"
+    report.ranges.append(Checked(said, alone if in_log is None else "log"))
     if in_log is not None and not in_log.agrees(said):
         text = f"the certificate of {said.range} says {_says(said)}, and the log has {_says(in_log)}"
         findings.add("TABLE_CERTIFICATE", text, said.first, said.last)
@@ -320,7 +384,7 @@ def _compared(
     table: TopicTable, said: Certificate, first: int, last: int, true: dict[int, tuple[int, str]]
 ) -> Iterator[_Difference]:
     there: dict[int, list[int]] = {}
-    for batch in table.scan(SCHEMA.names, Entries(said.cluster, first, last)):
+    for batch in table.scan(SCHEMA.names, Entries(said.cluster, first, last), _left_out):
         for index, (digest, _) in _by_index(batch):
             there.setdefault(index, []).append(digest)
     for index, (digest, name) in sorted(true.items()):
@@ -340,7 +404,7 @@ def _doubled_and_missing(table: TopicTable, said: Certificate) -> Iterator[_Diff
     """Yield doubled rows, and offsets that are missing between two others. A gap at the end of a queue
     cannot be seen."""
     found: dict[_Queue, Counter[int]] = {}
-    for batch in table.scan(_NAMED, Entries(said.cluster, said.first, said.last)):
+    for batch in table.scan(_NAMED, Entries(said.cluster, said.first, said.last), _left_out):
         for queue, offset in _places(batch):
             found.setdefault(queue, Counter())[offset] += 1
     for queue, offsets in sorted(found.items()):
@@ -352,13 +416,22 @@ def _doubled_and_missing(table: TopicTable, said: Certificate) -> Iterator[_Diff
         queue: list(islice(_gaps(sorted(offsets)), MAX_NAMED)) for queue, offsets in sorted(found.items())
     }
     if any(gaps.values()):
-        elsewhere = {place for batch in table.scan(_NAMED) for place in _places(batch) if _is_in(place, gaps)}
+        elsewhere = {
+            place
+            for batch in table.scan(_NAMED, lost=_left_out)
+            for place in _places(batch)
+            if _is_in(place, gaps)
+        }
         for queue, missing in gaps.items():
             for offset in missing:
                 if (queue, offset) not in elsewhere:
                     yield _Difference(
                         "TABLE_ROW_MISSING", f"the table lacks offset {offset} of {_name(queue)}", -1
                     )
+
+
+def _left_out(path: str, why: str) -> None:
+    """Files that cannot be read were found when the table was read first."""
 
 
 _Queue = tuple[str, int, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -83,6 +83,10 @@ class Entries(NamedTuple):
     last: int
 
 
+Lost = Callable[[str, str], None]
+"""Is told of a file of a table that cannot be read: its path, and the reason."""
+
+
 class TopicTable(Protocol):
     """A table of messages. Methods raise TableError."""
 
@@ -123,8 +127,15 @@ class TopicTable(Protocol):
     def logs(self) -> list[str]:
         """Return the ids of the logs from which rows were added."""
 
-    def scan(self, columns: Sequence[str], entries: Entries | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, or of those of some entries, in any order."""
+    @property
+    def uuid(self) -> str:
+        """The id that the format gave to the table; a copy of the table has the same."""
+
+    def scan(
+        self, columns: Sequence[str], entries: Entries | None = None, lost: Lost | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, or of those of some entries, in any order. If a file cannot be
+        read, call `lost` and leave it out; without `lost` raise TableError."""
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         """Remove the rows of these lives of topics. Raises TableChanged if another commit came between."""

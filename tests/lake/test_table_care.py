@@ -15,8 +15,9 @@ from dledger.formats.life import Life
 from dledger.lake import writer
 from dledger.lake.certificates import compacted, series
 from dledger.lake.deleted import drop_deleted
+from dledger.lake.opening import Place, make_table
 from dledger.lake.table_audit import audit_table
-from dledger.lake.tables import About, TableChanged, TopicTable
+from dledger.lake.tables import About, TableChanged, TableError, TopicTable
 from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
 
@@ -201,3 +202,14 @@ def test_topics_that_share_a_life_are_removed_one_by_one(tmp_path: Path, format:
     assert [row["topic"] for row in rows_of(table)] == ["orders"] * 10
     for logs in ([group.write()], []):
         assert not audit_table(group.table(), logs).findings
+
+
+def test_a_word_that_names_no_catalog_is_refused_with_the_way_to_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TableError, match=r"no catalog of this name; for a directory write \./ice"):
+        make_table(Place("iceberg", "ice", {}), About(("orders",)))
+    assert not list(tmp_path.iterdir())
+    made = make_table(Place("iceberg", "./ice", {}), About(("orders",)))
+    assert made.count() == 0

@@ -21,7 +21,9 @@ pytest.importorskip("pyiceberg")
 import dledger
 from dledger import Producer
 from dledger.chaos.workload import Load, check_log
+from dledger.lake.certificates import TopicLife
 from dledger.lake.opening import Place, open_table
+from dledger.lake.roots import EVERY_MS, write_roots, written_roots
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.cluster.conftest import new_group  # noqa: F401
 
@@ -233,3 +235,25 @@ def test_table_and_brokers_are_one_history(new_group: Callable[..., LocalCluster
     )
     assert trial.once("--drop-deleted")["rows"] == 0
     assert trial.audit()["findings"] == []
+
+
+def test_a_root_is_written_once_a_day(new_group: Callable[..., LocalCluster], tmp_path: Path) -> None:  # noqa: F811
+    group = new_group()
+    group.create_topic(TOPIC, QUEUES)
+    trial = Trial(group, "delta", tmp_path)
+    with Producer("p", group.namesrv_addr) as producer:
+        producer.send_batch([dledger.Message(TOPIC, b"%d" % number) for number in range(50)])
+    trial.once("--no-roots")
+    table = open_table(Place("delta", trial.place, {}))
+    assert written_roots(table.uuid, group.namesrv_addr) == []
+    trial.once()
+    trial.once()
+    (root,) = written_roots(table.uuid, group.namesrv_addr)
+    assert (root.rows, root.table, root.first) == (50, table.uuid, 0)
+    assert write_roots(table, group.namesrv_addr, root.written_ms + EVERY_MS - 1) == []
+    assert len(write_roots(table, group.namesrv_addr, root.written_ms + EVERY_MS)) == 1
+    assert len(written_roots(table.uuid, group.namesrv_addr)) == 2
+    assert trial.audit()["findings"] == []
+    table.delete_lives([TopicLife(TOPIC, next(iter(table.scan(["life"]))).column("life")[0].as_py())])
+    codes = {found["code"] for found in trial.audit()["findings"]}  # type: ignore[index,attr-defined]
+    assert "TABLE_ROOT" in codes

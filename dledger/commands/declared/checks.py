@@ -266,6 +266,12 @@ LAKE = Declared(
             help="At the end, remove the messages of topics that were deleted, also of those that were made "
             "again since. Without this option they stay.",
         ),
+        flag(
+            "--no-roots",
+            help="Write no roots. By default the sum of all certificates is written to the topic "
+            "dledger_table_roots once a day, so that the table can be proven also after the log has deleted "
+            "its messages.",
+        ),
         flag("--follow", help="Do not end: add new messages as they come."),
         option(
             "--every",
