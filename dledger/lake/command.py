@@ -19,12 +19,11 @@ from dledger.client.errors import ClientError
 from dledger.lake.certificates import TopicLife
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.log_reading import Log, LogGone
-from dledger.lake.opening import Place, make_table, open_table
+from dledger.lake.opening import Place, open_table
 from dledger.lake.roots import ROOTS, write_roots, written_roots
-from dledger.lake.sources import Source, oldest_bodies, open_sources
+from dledger.lake.sources import Source, made, open_sources
 from dledger.lake.table_audit import TableReport, audit_table
-from dledger.lake.tables import About, TableChanged, TableError, TopicTable
-from dledger.lake.typed import SAMPLE_ROWS, inferred, schema_of
+from dledger.lake.tables import TableChanged, TableError, TopicTable
 from dledger.lake.writer import Progress, TableWriter
 from dledger.local.default_group import local_namesrv, no_address
 from dledger.runtime import Lane
@@ -105,7 +104,7 @@ def _opened(
         with suppress(TableError):
             logs = open_table(_place(arguments)).logs()
     sources = stack.enter_context(open_sources(topics, servers, arguments.store, logs))
-    found = _made(arguments, sources) if table is None else table
+    found = made(_place(arguments), topics, arguments.schema, sources) if table is None else table
     return found, [_writer(found, source, shown) for source in sources]
 
 
@@ -131,21 +130,6 @@ def _root(env: Env, arguments: Options, servers: str, table: TopicTable, shown: 
     for root in written:
         text = f"the root of entries {root.first:,} to {root.last:,} was written to the topic {ROOTS}"
         shown.say(f"{root.group}: {text}")
-
-
-def _made(arguments: Options, sources: Sequence[Source]) -> TopicTable:
-    """Open the table, or make it."""
-    place, topics = _place(arguments), tuple(arguments.topics)
-    if not arguments.schema:
-        return make_table(place, About(topics))
-    if arguments.schema != "infer":
-        return make_table(place, About(topics, schema_of(arguments.schema)))
-    try:
-        found = open_table(place)
-    except TableError:
-        return make_table(place, About(topics, inferred(oldest_bodies(sources, topics, SAMPLE_ROWS))))
-    found.about.check(About(topics), place.to)
-    return found
 
 
 def _place(arguments: Options) -> Place:

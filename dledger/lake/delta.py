@@ -11,18 +11,25 @@ clean-up, leave names with a leading `_` alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
 
 from dledger.lake import certificates
 from dledger.lake.certificates import Certificate, TopicLife
+from dledger.lake.parquet_files import write_files
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, translated
+from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, TableFile, translated
 
 _ABOUT = "dledger.about"
 _APPLICATION = "dledger:"
@@ -106,6 +113,31 @@ class DeltaTopicTable:
             )
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
+        with self._moved(certificate) as commit:
+            write_deltalake(
+                self._table, rows, mode="append", writer_properties=_WRITER, commit_properties=commit
+            )
+
+    def file_writer(self) -> DeltaFileWriter:
+        return DeltaFileWriter(self.place, self._options, tuple(self.about.partitions))
+
+    def add_files(self, files: Sequence[TableFile], certificate: Certificate) -> None:
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(one.path, one.size, one.partition, one.modified_ms, True, _statistics(one))
+            for one in files
+        ]
+        with self._moved(certificate) as commit:
+            self._table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=self.about.partitions,
+                commit_properties=commit,
+            )
+
+    @contextmanager
+    def _moved(self, certificate: Certificate) -> Iterator[CommitProperties]:
+        """Give the properties of the commit that moves the position behind the range of a certificate."""
         about = {"dledger.first": certificate.first, "dledger.last": certificate.last}
         transaction = Transaction(_APPLICATION + certificate.cluster, certificate.last + 1)
         position = self.position(certificate.cluster)
@@ -115,14 +147,8 @@ class DeltaTopicTable:
             if position is None:
                 begin = {_BEGIN + certificate.cluster: str(certificate.first)}
                 self._table.alter.set_table_properties(begin, raise_if_not_exists=False)
-            write_deltalake(
-                self._table,
-                rows,
-                mode="append",
-                writer_properties=_WRITER,
-                commit_properties=CommitProperties(
-                    {name: str(value) for name, value in about.items()}, app_transactions=[transaction]
-                ),
+            yield CommitProperties(
+                {name: str(value) for name, value in about.items()}, app_transactions=[transaction]
             )
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
@@ -203,6 +229,26 @@ class DeltaTopicTable:
             return DeltaTable(self._beside_place, storage_options=self._options or None)
         except TableNotFoundError:
             return None
+
+
+@dataclass(frozen=True)
+class DeltaFileWriter:
+    """Writes files of a table of Delta Lake (`tables.FileWriter`)."""
+
+    place: str
+    options: dict[str, str]
+    partitions: tuple[str, ...]
+
+    def write(self, rows: pa.Table, name: str) -> list[TableFile]:
+        with _translated(self.place):
+            storage = pafs.PyFileSystem(DeltaStorageHandler(self.place, self.options or None))
+            return write_files(storage, name, rows, self.partitions, keep=False)
+
+
+def _statistics(file: TableFile) -> str:
+    """Return the statistics of a file as the protocol has them, so that queries can leave it unread."""
+    found = {"numRecords": file.rows, "minValues": file.lowest, "maxValues": file.highest}
+    return json.dumps(found | {"nullCount": dict.fromkeys(file.lowest, 0)})
 
 
 def _about(place: str, table: DeltaTable) -> About:

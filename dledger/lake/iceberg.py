@@ -16,22 +16,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 
 import pyarrow as pa
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.table import DataScan, Table
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.table import DataScan, Table, Transaction
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
 from dledger.lake.opening import CATALOG_FILE
+from dledger.lake.parquet_files import write_files
 from dledger.lake.rows import table_schema
-from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, translated
+from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, TableFile, translated
 from dledger.runtime.remote_files import files_for
 
 NAMESPACE = "dledger"
@@ -123,8 +126,26 @@ class IcebergTopicTable:
                     raise
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
+        with self._moved(certificate) as (transaction, about):
+            transaction.append(rows, snapshot_properties=about)
+
+    def file_writer(self) -> IcebergFileWriter:
+        directory = f"{self._table.location().rstrip('/')}/data/"
+        return IcebergFileWriter(directory, dict(self._table.io.properties), tuple(self.about.partitions))
+
+    def add_files(self, files: Sequence[TableFile], certificate: Certificate) -> None:
+        with self._moved(certificate) as (transaction, about):
+            if files:
+                paths = [one.path for one in files]
+                transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+            else:  # a snapshot also without rows, as the demand is about snapshots
+                transaction.append(table_schema(self.about).empty_table(), snapshot_properties=about)
+
+    @contextmanager
+    def _moved(self, certificate: Certificate) -> Iterator[tuple[Transaction, dict[str, str]]]:
+        """Give a transaction, and the properties of its snapshot; it also moves the position behind the range
+        of a certificate."""
         following = str(certificate.last + 1)
-        about = {"dledger.first": str(certificate.first), "dledger.last": str(certificate.last)}
         position = self.position(certificate.cluster)
         if position not in (None, certificate.first):
             raise TableChanged(f"{self.place}: it is filled up to entry {position} by now")
@@ -132,7 +153,10 @@ class IcebergTopicTable:
         if position is None:
             moved[_BEGIN + certificate.cluster] = str(certificate.first)
         with _translated(self.place), self._table.transaction() as transaction:
-            transaction.append(rows, snapshot_properties=about)
+            yield (
+                transaction,
+                {"dledger.first": str(certificate.first), "dledger.last": str(certificate.last)},
+            )
             transaction.set_properties(moved)
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
@@ -201,6 +225,23 @@ class IcebergTopicTable:
     @property
     def _beside(self) -> str:
         return _beside(".".join(self._table.name()))
+
+
+@dataclass(frozen=True)
+class IcebergFileWriter:
+    """Writes files of a table of Iceberg (`tables.FileWriter`). `directory` is a URI, and `options` are those
+    of the storage."""
+
+    directory: str
+    options: dict[str, str]
+    partitions: tuple[str, ...]
+
+    def write(self, rows: pa.Table, name: str) -> list[TableFile]:
+        with _translated(self.directory):
+            scheme, netloc, path = PyArrowFileIO.parse_location(self.directory, self.options)
+            storage = PyArrowFileIO(self.options).fs_by_scheme(scheme, netloc)
+            found = write_files(storage, path + name, rows, self.partitions, keep=True)
+            return [one._replace(path=self.directory + one.path.removeprefix(path)) for one in found]
 
 
 def _is_directory(to: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -21,7 +21,7 @@ from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.client.errors import ClientError, NoBroker
 from dledger.formats.entry import CorruptEntry, check_entry, unpack_header
 from dledger.runtime.remote_files import files_for
-from dledger.spark.stores import IndexUnits, known_committed
+from dledger.spark.stores import IndexUnits, known_committed, open_replicas
 
 READ_BYTES = 4 * 1024 * 1024
 """Number of bytes of the log in one request. Brokers send at most this many, unless one entry is larger."""
@@ -45,6 +45,25 @@ class LogState(NamedTuple):
     committed: int
 
 
+@dataclass(frozen=True)
+class LogPlace:
+    """Where a task finds a log: a store directory, or the brokers of a group behind NameServers."""
+
+    store: str = ""
+    servers: str = ""
+    group: str = ""
+
+    @contextmanager
+    def open(self) -> Iterator[Log]:
+        """Open the log."""
+        if self.store:
+            (replica,) = open_replicas([self.store])
+            yield StoreLog(replica)
+        else:
+            with GroupLog(self.servers, self.group) as log:
+                yield log
+
+
 class Chunk(NamedTuple):
     """Bytes of a log. `position` is the log offset of the first byte."""
 
@@ -58,6 +77,10 @@ class Log(Protocol):
     @property
     def name(self) -> str:
         """Name of the copy that is read, for texts."""
+
+    @property
+    def place(self) -> LogPlace:
+        """Where another process finds the log."""
 
     @property
     def copies(self) -> int:
@@ -211,6 +234,11 @@ class GroupLog:
         return f"{self._group} ({self._brokers[0].name})" if self._brokers else self._group
 
     @property
+    def place(self) -> LogPlace:
+        servers = self._servers if isinstance(self._servers, str) else ";".join(self._servers)
+        return LogPlace(servers=servers, group=self._group)
+
+    @property
     def copies(self) -> int:
         return max(1, len(self._brokers))
 
@@ -273,6 +301,10 @@ class StoreLog:
     @property
     def name(self) -> str:
         return self._replica.store
+
+    @property
+    def place(self) -> LogPlace:
+        return LogPlace(store=self._replica.directory)
 
     def turn(self) -> None:
         """Do nothing, as there is only one copy."""

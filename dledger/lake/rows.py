@@ -105,8 +105,7 @@ class TableRows:
         entries = window.columns
         begin = 0
         for at in np.flatnonzero(entries.channel >> 24 & KIND_MASK == Kind.SYSTEM).tolist():
-            start = int(entries.pos[at]) - window.base
-            changed = self._change(window.data[start + HEADER_SIZE : start + int(entries.size[at])])
+            changed = self._changed(window, at)
             if changed is not None:
                 if at > begin:
                     yield replace(window, columns=entries[begin:at])
@@ -114,6 +113,18 @@ class TableRows:
                 self.births.update(changed)
         if begin < len(entries):
             yield replace(window, columns=entries[begin:])
+
+    def births_in(self, window: Window) -> Births:
+        """Return the births that these entries change, as they are at the end."""
+        changed: Births = {}
+        entries = window.columns
+        for at in np.flatnonzero(entries.channel >> 24 & KIND_MASK == Kind.SYSTEM).tolist():
+            changed |= self._changed(window, at) or {}
+        return changed
+
+    def _changed(self, window: Window, at: int) -> Births | None:
+        start = int(window.columns.pos[at]) - window.base
+        return self._change(window.data[start + HEADER_SIZE : start + int(window.columns.size[at])])
 
     def _change(self, record: bytes) -> Births | None:
         """Return the birth that an operation changes, if it makes or deletes one of the topics."""

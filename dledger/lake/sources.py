@@ -10,8 +10,10 @@ from dledger.client.bulk.replicas import find_groups
 from dledger.client.errors import ClientError, TopicNotFound
 from dledger.formats.life import Life
 from dledger.lake.log_reading import GroupLog, Log, StoreLog, link_before, windows
+from dledger.lake.opening import Place, make_table, open_table
 from dledger.lake.rows import Births, TableRows
-from dledger.lake.tables import TableError
+from dledger.lake.tables import About, TableError, TopicTable
+from dledger.lake.typed import SAMPLE_ROWS, inferred, schema_of
 from dledger.spark.live_queues import LiveQueues
 from dledger.spark.options import parse
 from dledger.spark.selection import topic_and_group
@@ -64,6 +66,22 @@ def oldest_bodies(sources: Sequence[Source], topics: Sequence[str], most: int) -
                 left = max(0, left - batch.num_rows)
             if not left:
                 break
+
+
+def made(place: Place, topics: Sequence[str], schema: str, sources: Sequence[Source]) -> TopicTable:
+    """Open a table, or make it with bodies of this schema (`typed.schema_of`): none if it is empty, and
+    inferred from the oldest messages if it is `infer`. Raises TableError, StoreError or ClientError."""
+    about = About(tuple(topics))
+    if not schema:
+        return make_table(place, about)
+    if schema != "infer":
+        return make_table(place, about._replace(schema=schema_of(schema)))
+    try:
+        found = open_table(place)
+    except TableError:
+        return make_table(place, about._replace(schema=inferred(oldest_bodies(sources, topics, SAMPLE_ROWS))))
+    found.about.check(about, place.to)
+    return found
 
 
 def lives_at_brokers(topics: Sequence[str], servers: str) -> dict[str, dict[str, Life | None]]:

@@ -83,6 +83,30 @@ class Entries(NamedTuple):
     last: int
 
 
+class TableFile(NamedTuple):
+    """A file of rows that no version of the table names yet. `path` is relative to the table, or a URI, as
+    the format needs it; `size` is in bytes. `partition` has the values of the partition columns, `lowest` and
+    `highest` the least and greatest values of some columns. `modified_ms`: when it was written, in ms since
+    the epoch."""
+
+    path: str
+    size: int
+    rows: int
+    partition: dict[str, str]
+    modified_ms: int
+    lowest: dict[str, int]
+    highest: dict[str, int]
+
+
+class FileWriter(Protocol):
+    """Writes files of a table that are added to it later (`TopicTable.add_files`). It can be pickled, and be
+    used where the table itself is not opened."""
+
+    def write(self, rows: pa.Table, name: str) -> list[TableFile]:
+        """Write rows into new files, one for each partition. Their names begin with `name`, which no other
+        file's may. Raises TableError."""
+
+
 Lost = Callable[[str, str], None]
 """Is told of a file of a table that cannot be read: its path, and the reason."""
 
@@ -115,6 +139,12 @@ class TopicTable(Protocol):
         """Add the rows of a range of the log, and move the position behind it, in one transaction. Raises
         TableChanged if the position is not the beginning of the range, or was moved since the last
         `refresh`."""
+
+    def file_writer(self) -> FileWriter:
+        """Return what writes files for `add_files`."""
+
+    def add_files(self, files: Sequence[TableFile], certificate: Certificate) -> None:
+        """Like `add`, with rows that were written by `file_writer`."""
 
     def certificates(self, cluster: str | None = None) -> list[Certificate]:
         """Return the certificates of one log, or of all, in any order. Some may be about entries that were

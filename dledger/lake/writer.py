@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from dledger.lake.certificates import MAX_CERTIFICATES, Certificate, compacted, digest_of, series
-from dledger.lake.log_reading import Link, Log, LogGone, LogState, link_before, windows
-from dledger.lake.rows import SCHEMA, Births, TableRows
+from dledger.lake.batches import (
+    BATCH_BYTES,
+    Batch,
+    Start,
+    batches,
+    first_missing,
+    start_after,
+    start_at,
+)
+from dledger.lake.certificates import MAX_CERTIFICATES, Certificate, compacted, series
+from dledger.lake.log_reading import Log, LogState
+from dledger.lake.rows import Births
 from dledger.lake.tables import TableChanged, TableError, TopicTable
-from dledger.lake.typed import TypedBodies
 
-BATCH_BYTES = 128 * 1024 * 1024
-"""Size of the rows, in bytes, at which a batch is committed. So the writer needs a few times this memory."""
-BATCH_ENTRIES = 1_000_000
-"""Largest number of entries of one batch, of any topic. So the position moves on also where a log has few
-messages of the topics."""
 TIDY_COMMITS = 100
 """Number of commits after which a writer looks whether certificates are to be merged."""
 CONFLICTS = 20
@@ -37,14 +38,6 @@ class Progress:
     rows: int
     next_index: int
     committed: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The rows of a range of the log."""
-
-    rows: pa.Table
-    certificate: Certificate
 
 
 class TableWriter:
@@ -65,7 +58,6 @@ class TableWriter:
     ) -> None:
         self._table, self._log, self._births_at = table, log, births_at
         self._report, self._batch_bytes = report, batch_bytes
-        self._typed = TypedBodies(table.about.schema) if table.about.schema else None
         self._rows = 0
         self._last: Certificate | None = None
         """The certificate of the newest batch that this writer added."""
@@ -83,23 +75,11 @@ class TableWriter:
         before, conflicts = self._rows, 0
         while True:
             self._table.refresh()
-            position = self._table.position(state.cluster)
-            first = state.begin if position is None else position
-            if first < state.begin:
-                raise LogGone(
-                    f"{self._table.place} needs entry {first}, and the log of {state.group} begins with "
-                    f"entry {state.begin}, as retention deleted those before: fill a new table, or take the "
-                    "missing entries from a backup"
-                )
-            if first > state.committed + 1:
-                raise TableError(
-                    f"{self._table.place} holds entries up to {first - 1}, and the log of {state.group} ends "
-                    f"with entry {state.committed}: it is older than the table, or was restored from a backup"
-                )
+            first = first_missing(self._table, state)
             if first > state.committed:
                 break
             try:
-                for batch in self._batches(state, first, is_new=position is None):
+                for batch in self._batches(state, first):
                     self._table.certify(batch.certificate)
                     self._table.add(batch.rows, batch.certificate)
                     self._last, conflicts = batch.certificate, 0
@@ -117,36 +97,16 @@ class TableWriter:
             self._untidy = 0
         return self._rows - before
 
-    def _batches(self, state: LogState, first: int, *, is_new: bool) -> Iterator[Batch]:
-        """Yield the batches from entry `first` to the last committed one. `is_new`: whether the table has
-        nothing of this log yet."""
-        if is_new:
-            births, link = self._births_at(first), link_before(self._log, first, state.begin)
-        else:  # so that a log which does not continue the table is found
-            before = self._certificate_before(state.cluster, first)
-            births, link = dict(before.births_after), Link(first - 1, -1, before.chain_last)
-        rows = TableRows(self._table.about.topics, state.cluster, state.group, births)
-        pending = _Pending(link, dict(rows.births), self._typed)
-        for window in windows(self._log, link, state.committed):
-            pending.batches += rows.of_window(window)
-            end = window.columns.entry(len(window.columns) - 1)
-            pending.end = Link(end.index, end.term, end.chain)
-            if pending.is_full(self._batch_bytes) or end.index == state.committed:
-                yield pending.batch(state.cluster, state.group, rows.births)
-                pending = _Pending(pending.end, dict(rows.births), self._typed)
-
-    def _certificate_before(self, cluster: str, first: int) -> Certificate:
-        """Return the certificate that ends before entry `first`. Raises TableError."""
-        known = [] if self._last is None else [self._last]
-        if not known or known[0].last + 1 != first:
-            known = self._table.certificates(cluster)
-        for one in known:
-            if one.last + 1 == first:
-                return one
-        raise TableError(
-            f"{self._table.place}: the table ends before entry {first}, and no certificate ends there, so "
-            "somebody removed it: run the audit of the table"
+    def _batches(self, state: LogState, first: int) -> Iterator[Batch]:
+        """Yield the batches from entry `first` to the last committed one."""
+        return batches(
+            self._log, self._table.about, state, self._start(state, first), state.committed, self._batch_bytes
         )
+
+    def _start(self, state: LogState, first: int) -> Start:
+        if self._last is not None and self._last.last + 1 == first:
+            return start_after(self._last)
+        return start_at(self._table, self._log, state, first, self._births_at)
 
     def _tidy(self) -> None:
         """Merge certificates if there are many."""
@@ -165,41 +125,3 @@ class TableWriter:
             self._table.replace_certificates(kept)
         except TableChanged:
             return  # the next one tries again
-
-
-class _Pending:
-    """Rows that are not committed yet."""
-
-    def __init__(self, before: Link, births: Births, typed: TypedBodies | None) -> None:
-        self.before = self.end = before
-        self.births, self.typed = births, typed
-        self.batches: list[pa.RecordBatch] = []
-
-    def is_full(self, most: int) -> bool:
-        entries = self.end.index - self.before.index
-        return entries >= BATCH_ENTRIES or sum(batch.nbytes for batch in self.batches) >= most
-
-    def batch(self, cluster: str, group: str, births_after: Births) -> Batch:
-        rows = pa.Table.from_batches(self.batches, SCHEMA)
-        rows = rows.sort_by([("topic", "ascending"), ("queue", "ascending"), ("offset", "ascending")])
-        if self.typed is not None:
-            for field, column in zip(self.typed.fields, self.typed.columns(_bodies(rows)), strict=True):
-                rows = rows.append_column(field, column)
-        certificate = Certificate(
-            cluster,
-            group,
-            self.before.index + 1,
-            self.end.index,
-            self.before.chain,
-            self.end.chain,
-            rows.num_rows,
-            digest_of(rows),
-            self.births,
-            dict(births_after),
-        )
-        return Batch(rows, certificate)
-
-
-def _bodies(rows: pa.Table) -> Iterator[bytes]:
-    for chunk in rows.column("body").chunks:
-        yield from chunk.to_pylist()

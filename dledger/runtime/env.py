@@ -77,6 +77,12 @@ def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
     )
 
 
+def new_id() -> str:
+    """Return an identifier that no other process makes, for code that has no `Env`: a task in a worker of
+    Spark."""
+    return secrets.token_hex(16)
+
+
 def _uptime_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

@@ -9,11 +9,12 @@ from typing import Any
 from dledger.formats.state import TopicConfig
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
-from dledger.lake.log_reading import StoreLog
+from dledger.lake.batches import Batch, Start, batches
+from dledger.lake.log_reading import StoreLog, link_before
 from dledger.lake.opening import Place, make_table
 from dledger.lake.rows import SCHEMA
 from dledger.lake.tables import About, TopicTable
-from dledger.lake.writer import Batch, TableWriter
+from dledger.lake.writer import TableWriter
 from dledger.spark.stores import open_replicas
 from tests.audit.store_builder import Log, sample_log, write_store
 
@@ -58,8 +59,8 @@ class Group:
         log, births = self.write(), self.births
         state = log.state()
         state = state if last is None else state._replace(committed=last)
-        writer = TableWriter(self.table(), log, lambda first: births, batch_bytes=batch_bytes)
-        return [*writer._batches(state, 0, is_new=True)]
+        start = Start(births, link_before(log, 0, state.begin))
+        return [*batches(log, self.about, state, start, state.committed, batch_bytes)]
 
     def fill(self) -> TopicTable:
         """Add everything that the log has to the table."""

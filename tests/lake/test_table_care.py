@@ -13,6 +13,7 @@ pytest.importorskip("pyiceberg")
 
 from dledger.formats.life import Life
 from dledger.lake import writer
+from dledger.lake.batches import Batch
 from dledger.lake.certificates import compacted, series
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.opening import Place, make_table
@@ -175,7 +176,7 @@ def test_a_series_is_found_among_certificates_of_two_writers(tmp_path: Path) -> 
         assert (one.rows, one.digest) == (sum(b.certificate.rows for b in large), _sum(large))
 
 
-def _sum(batches: list[writer.Batch]) -> int:
+def _sum(batches: list[Batch]) -> int:
     (one,) = compacted([batch.certificate for batch in batches], 2)
     return one.digest
 

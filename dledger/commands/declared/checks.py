@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from dledger.audit.defaults import DIGESTS_MAX_AGE_S, FAIL_ON, LAG_WARNING_ENTRIES, RESCAN_HOURS
@@ -309,13 +312,15 @@ def _job(
     epilog: str = _READS,
     reports: bool = False,
     judges: bool = False,
+    program: str = "dledger.spark.commands.program:run",
+    wrong: Callable[[Any], str] = lambda given: "",
 ) -> Declared:
     """Declare a command of `dledger spark`. If `reports` is set, the command has the option `--report`; if
     `judges` is set, it has `--fail-on`."""
     more = [*([_report()] if reports else []), *([_fail_on()] if judges else [])]
     return Declared(
         name,
-        "dledger.spark.commands.program:run",
+        program,
         [json_option(), *more, *params],
         codes=codes,
         summary=summary,
@@ -323,6 +328,7 @@ def _job(
         epilog=epilog,
         extra="spark",
         always={"command": name},
+        wrong=wrong,
     )
 
 
@@ -396,13 +402,47 @@ READ = _job(
         _master(),
     ],
 )
+
+
+def _archive_wrong(given: Any) -> str:
+    if given.format != "parquet":
+        return ""
+    named = [name for name in ("table_option", "schema") if getattr(given, name)]
+    return f"--{named[0].replace('_', '-')} is for a table: give --format delta or iceberg" if named else ""
+
+
 ARCHIVE = _job(
     "archive",
     "archive topics to Parquet, by topic and day",
     [
         *_source(archive=False),
         option(
-            "--to", metavar="DIR", required=True, type=PATH, help="The archive; created if it does not exist."
+            "--to",
+            metavar="DIR",
+            required=True,
+            help="The archive, or the table as in `dledger lake`; created if it does not exist.",
+        ),
+        option(
+            "--format",
+            type=click.Choice(["parquet", *TABLE_FORMATS]),
+            default="parquet",
+            show_default=True,
+            help="Files in directories by topic and day, or a table as `dledger lake` makes it. A table "
+            "needs --topics, and dledger[lake] on this machine and on all workers.",
+        ),
+        option(
+            "--table-option",
+            metavar="NAME=VALUE",
+            type=Checked("dledger.spark.commands.words:name_and_value"),
+            multiple=True,
+            help="For a table: an option of the storage or the catalog, as --option of `dledger lake`; may "
+            "be given several times.",
+        ),
+        option(
+            "--schema",
+            metavar="SCHEMA",
+            default="",
+            help="For a table: type of JSON bodies, as in `dledger lake`.",
         ),
         option(
             "--batch-mb",
@@ -423,8 +463,11 @@ ARCHIVE = _job(
         _master(),
     ],
     codes=exit_codes.ARCHIVE,
-    text="Archive topics to Parquet, by topic and day. Run it again (for example from a timer) to "
-    "continue: every committed message is archived exactly once, even if the job is killed.",
+    text="Archive topics to Parquet, by topic and day, or put them into a table of Delta Lake or Iceberg. "
+    "Run it again (for example from a timer) to continue: every committed message is archived exactly once, "
+    "even if the job is killed.",
+    program="dledger.lake.spark_archive:run",
+    wrong=_archive_wrong,
 )
 REPLAY = _job(
     "replay",

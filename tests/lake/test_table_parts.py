@@ -1,0 +1,160 @@
+"""A table that is filled in parts, as by a Spark job, is the same as one that a single writer fills."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+from dledger.lake.log_reading import LogDamaged
+from dledger.lake.parts import Part, PartsWriter, Task, births_in
+from dledger.lake.table_audit import audit_table
+from dledger.lake.tables import About, TopicTable
+from dledger.lake.typed import schema_of
+from tests.audit.store_builder import Log
+from tests.lake.lake_kit import Group, counts, delete_topic, make_topic, rows_of, sent
+
+PART_BYTES = 4000
+
+
+def run(task: Task, parts: Sequence[Part]) -> list[Any]:
+    """Run the tasks at the same time; what they are given and return goes through pickle, as with Spark."""
+    with ThreadPoolExecutor(4) as pool:
+        found = [
+            pool.submit(pickle.loads(pickle.dumps(task)), pickle.loads(pickle.dumps(part))) for part in parts
+        ]
+        return [pickle.loads(pickle.dumps(one.result())) for one in found]
+
+
+def fill(
+    group: Group, run: Callable[[Task, Sequence[Part]], list[Any]] = run, part_bytes: int = PART_BYTES
+) -> TopicTable:
+    table = group.table()
+    PartsWriter(table, group.write(), lambda first: {}, run, part_bytes=part_bytes).catch_up()
+    table.refresh()
+    return table
+
+
+def is_proven(group: Group, table: TopicTable) -> None:
+    assert not audit_table(table, [group.write()]).findings
+    assert not audit_table(table).findings
+
+
+def test_rows_are_those_of_the_log(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    parts: list[int] = []
+
+    def counted(task: Task, given: Sequence[Part]) -> list[Any]:
+        parts.append(len(given))
+        return run(task, given)
+
+    table = fill(group, counted)
+    assert parts[0] > 5
+    assert counts(rows_of(table)) == {(topic, queue): list(range(n)) for topic, queue, n in sent(group.log)}
+    assert table.count() == len(rows_of(table))
+    is_proven(group, table)
+
+
+def test_it_goes_on_where_another_kind_of_writer_ended(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    group.fill()
+    for number in range(200):
+        group.log.message("orders", b"more %d" % number, queue_id=number % 2)
+    fill(group)
+    for number in range(50):
+        group.log.message("orders", b"at last %d" % number, queue_id=number % 2)
+    table = group.fill()
+    assert counts(rows_of(table)) == {(topic, queue): list(range(n)) for topic, queue, n in sent(group.log)}
+    is_proven(group, table)
+
+
+def test_each_row_has_the_life_of_its_topic(tmp_path: Path, format: str) -> None:
+    log = Log()
+    log.open_term(1)
+    for count in (40, 50, 60):
+        make_topic(log)
+        for number in range(count):
+            log.message("orders", b"%d " % number * 40, queue_id=number % 2)
+        if count != 60:
+            delete_topic(log)
+    (whole, parted) = (tmp_path / "whole", tmp_path / "parted")
+    first, second = Group(whole, log, format=format), Group(parted, log, format=format)
+    rows = rows_of(first.fill())
+    table = fill(second, part_bytes=1500)
+    assert rows_of(table) == rows and len({row["life"] for row in rows}) == 3
+    is_proven(second, table)
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%group", "a-b_c|d"])
+def test_topics_of_one_table_and_typed_bodies(tmp_path: Path, format: str, topic: str) -> None:
+    log = Log()
+    log.open_term(1)
+    for number in range(200):
+        log.message((topic, "payments")[number % 2], b'{"n": %d}' % number if number % 5 else b"none")
+    schema = tmp_path / "n.json"
+    schema.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    about = About((topic, "payments"), schema_of(str(schema)))
+    group = Group(tmp_path, log, about, format)
+    table = fill(group, part_bytes=1500)
+    assert table.count() == 200
+    values = [row["value"] for batch in table.scan(["value"]) for row in batch.to_pylist()]
+    assert sorted(one["n"] for one in values if one) == [n for n in range(200) if n % 5]
+    is_proven(group, table)
+
+
+def test_files_of_tasks_that_ran_twice_are_in_no_version(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+
+    def twice(task: Task, parts: Sequence[Part]) -> list[Any]:
+        run(task, parts)
+        return run(task, parts)
+
+    table = fill(group, twice)
+    assert counts(rows_of(table)) == {(topic, queue): list(range(n)) for topic, queue, n in sent(group.log)}
+    is_proven(group, table)
+
+
+def test_another_writer_that_is_faster_costs_nothing(tmp_path: Path, format: str) -> None:
+    """It adds the same entries while the tasks write their files."""
+    group = Group(tmp_path, format=format)
+    others = iter([True])
+
+    def overtaken(task: Task, parts: Sequence[Part]) -> list[Any]:
+        found = run(task, parts)
+        if task is not births_in and next(others, False):
+            group.writer().catch_up()
+        return found
+
+    table = fill(group, overtaken)
+    assert not next(others, False)
+    assert counts(rows_of(table)) == {(topic, queue): list(range(n)) for topic, queue, n in sent(group.log)}
+    is_proven(group, table)
+
+
+def test_damage_in_the_log_stops_it_before_anything_is_added(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    group.write()
+    segment = next((group.store).rglob("00000000000000000000"))
+    content = bytearray(segment.read_bytes())
+    entry = group.log.entries[100]
+    content[entry.pos + 60] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(LogDamaged):
+        fill(group)
+    assert group.table().count() == 0
+
+
+def test_a_log_without_messages_of_the_topic_moves_the_position(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, about=About(("nothing",)), format=format)
+    table = fill(group)
+    assert table.count() == 0 and table.position("c0") == len(group.log.entries)
+    assert PartsWriter(table, group.write(), lambda first: {}, run).catch_up() == 0
+    is_proven(group, table)
