@@ -31,6 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
+from dledger.lake.iceberg_files import remove_old
 from dledger.lake.opening import CATALOG_FILE
 from dledger.lake.parquet_files import write_files
 from dledger.lake.rows import table_schema
@@ -211,6 +212,8 @@ class IcebergTopicTable:
                 order = [(name, "ascending") for name in ("topic", "queue", "log_index")]
                 self._table.overwrite(rows.sort_by(order), overwrite_filter=where)
                 replaced += files
+            remove_old(self._table)
+            remove_old(self._certificate_table())
         return replaced
 
     def count(self) -> int:

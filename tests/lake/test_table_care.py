@@ -16,10 +16,12 @@ from dledger.lake import writer
 from dledger.lake.batches import Batch
 from dledger.lake.certificates import compacted, series
 from dledger.lake.deleted import drop_deleted
+from dledger.lake.iceberg_files import remove_old
 from dledger.lake.opening import Place, make_table
 from dledger.lake.table_audit import audit_table
 from dledger.lake.tables import About, TableChanged, TableError, TopicTable
 from tests.audit.store_builder import Log
+from tests.lake.by_hand import IcebergHand
 from tests.lake.lake_kit import Group, delete_topic, make_topic, rows_of
 
 
@@ -214,3 +216,31 @@ def test_a_word_that_names_no_catalog_is_refused_with_the_way_to_a_directory(
     assert not list(tmp_path.iterdir())
     made = make_table(Place("iceberg", "./ice", {}), About(("orders",)))
     assert made.count() == 0
+
+
+def test_old_snapshots_and_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    group = Group(tmp_path, format="iceberg")
+    table = group.fill()
+    rows = rows_of(table)
+    table.file_writer().write(group.batches()[0].rows, "part-of-a-killed-task")
+    raw = IcebergHand(group.place).table()
+    snapshots, files = len(raw.snapshots()), _files(group)
+    assert snapshots > 5
+    table.compact()
+    assert len(_files(group)) > len(files), "nothing is old yet"
+    raw.refresh()
+    assert remove_old(raw, kept_ms=-1000) > len(files) // 2
+    assert len(raw.snapshots()) == 1
+    left = _files(group)
+    assert not [path for path in left if "killed" in path.name]
+    table = group.table()
+    assert rows_of(table) == rows
+    assert not audit_table(table, [group.write()]).findings
+    group.log.message("orders", b"one more")
+    assert group.fill().count() == len(rows) + 1
+    assert remove_old(IcebergHand(group.place).table()) == 0
+
+
+def _files(group: Group) -> set[Path]:
+    tables = Path(group.place).rglob("*")
+    return {path for path in tables if path.is_file() and "orders/" in f"{path}"}
