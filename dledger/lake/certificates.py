@@ -83,9 +83,14 @@ class Certificate:
         )  # fmt: skip
 
     def agrees(self, other: Certificate) -> bool:
-        """Whether both say the same, as far as both know it."""
-        known = self.chain_before if -1 in (self.chain_before, other.chain_before) else other.chain_before
-        return replace(self, chain_before=known) == replace(other, chain_before=known)
+        """Whether both say the same, as far as both know it. A certificate without a chain value at its end
+        is from an archive, and does not know of topics that were deleted and not made again."""
+        same = other
+        if -1 in (self.chain_before, other.chain_before):
+            same = replace(same, chain_before=self.chain_before)
+        if -1 in (self.chain_last, other.chain_last):
+            same = replace(same, chain_last=self.chain_last, births_after=self.births_after)
+        return self == same
 
     def without(self, life: TopicLife, rows: int, digest: int) -> Certificate:
         """Return the certificate without some rows, which are all those of one life of a topic in this

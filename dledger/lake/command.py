@@ -74,7 +74,9 @@ async def _fill(env: Env, arguments: Options) -> int:
                 if not writers or loop.time() - opened_at > REOPEN_S:
                     stack.close()
                     opened_at = loop.time()
-                    table, writers = await work(Lane.DISK, _opened, arguments, servers, table, stack, shown)
+                    table, writers = await work(
+                        Lane.DISK, _opened, env, arguments, servers, table, stack, shown
+                    )
                 for writer in writers:
                     await work(Lane.DISK, writer.catch_up)
             except ERRORS as error:
@@ -96,7 +98,7 @@ async def _fill(env: Env, arguments: Options) -> int:
 
 
 def _opened(
-    arguments: Options, servers: str, table: TopicTable | None, stack: ExitStack, shown: _Shown
+    env: Env, arguments: Options, servers: str, table: TopicTable | None, stack: ExitStack, shown: _Shown
 ) -> tuple[TopicTable, list[TableWriter]]:
     """Open the logs, and at first the table. Topics may have got further broker groups."""
     topics, logs = arguments.topics, [] if table is None else table.logs()
@@ -105,7 +107,23 @@ def _opened(
             logs = open_table(_place(arguments)).logs()
     sources = stack.enter_context(open_sources(topics, servers, arguments.store, logs))
     found = made(_place(arguments), topics, arguments.schema, sources) if table is None else table
+    if table is None and arguments.archive:
+        _take_archive(env, arguments, found, sources, shown)
     return found, [_writer(found, source, shown) for source in sources]
+
+
+def _take_archive(
+    env: Env, arguments: Options, table: TopicTable, sources: Sequence[Source], shown: _Shown
+) -> None:
+    from dledger.lake.from_archive import fill_from_archive
+
+    for source in sources:
+        state = source.log.state()
+        births = source.births_at(state.begin)
+        added = fill_from_archive(table, env.files, arguments.archive, state, births)
+        if added:
+            shown.archived += added
+            shown.say(f"{state.group}: {added:,} rows added from {arguments.archive}")
 
 
 def _tidy(arguments: Options, table: TopicTable, shown: _Shown) -> None:
@@ -159,6 +177,8 @@ class _Shown:
         self._last: dict[str, Progress] = {}
         self.dropped: list[TopicLife] = []
         """Lives whose messages were removed."""
+        self.archived = 0
+        """Number of rows that were added from an archive."""
         self.compacted = 0
         """Number of files that were written together."""
 
@@ -187,7 +207,7 @@ class _Shown:
         """Show the result."""
         self._end_line()
         table.refresh()
-        added, rows = sum(one.rows for one in self._last.values()), table.count()
+        added, rows = self.archived + sum(one.rows for one in self._last.values()), table.count()
         if self._json:
             shown = {
                 "table": table.place,

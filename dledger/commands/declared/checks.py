@@ -263,6 +263,14 @@ LAKE = Declared(
             "MODULE:TYPE for a Python type, or `infer` to infer it from the oldest messages. It is fixed "
             "when the table is made. [default: bodies are not typed]",
         ),
+        option(
+            "--archive",
+            metavar="DIR",
+            type=PATH,
+            default="",
+            help="For a new table: take messages that the log has deleted from this archive, which `dledger "
+            "spark archive` made from store directories.",
+        ),
         flag("--compact", help="At the end, write small files together into larger ones."),
         flag(
             "--drop-deleted",
