@@ -42,6 +42,14 @@ class Start(NamedTuple):
         return self.link.index + 1
 
 
+def log_state(log: Log) -> LogState:
+    """Return what a log holds now. Raises TableError if it has no id, StoreError or ClientError."""
+    state = log.state()
+    if not state.cluster:
+        raise TableError(f"{log.name}: the log has no id yet, or is one of Apache RocketMQ")
+    return state
+
+
 def first_missing(table: TopicTable, state: LogState) -> int:
     """Return the index of the first entry of this log that the table does not have. Raises LogGone if the log
     does not hold it any more, or TableError if the log ends before it."""

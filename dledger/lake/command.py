@@ -20,7 +20,7 @@ from dledger.lake.certificates import TopicLife
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.log_reading import Log, LogGone
 from dledger.lake.opening import Place, open_table
-from dledger.lake.roots import ROOTS, write_roots, written_roots
+from dledger.lake.roots import write_roots, written_roots
 from dledger.lake.sources import Source, made, open_sources
 from dledger.lake.table_audit import TableReport, audit_table
 from dledger.lake.tables import TableChanged, TableError, TopicTable
@@ -30,6 +30,7 @@ from dledger.runtime import Lane
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.environment_variables import namesrv_addr
 from dledger.runtime.options import Options
+from dledger.runtime.remote_files import absolute
 from dledger.spark.messages import CorruptMessage
 from dledger.spark.option_values import BadOption
 
@@ -68,13 +69,14 @@ async def _fill(env: Env, arguments: Options) -> int:
     table: TopicTable | None = None
     with ExitStack() as stack:
         writers: list[TableWriter] = []
+        logs: list[Log] = []
         opened_at, rooted_at = 0.0, -ROOTS_S
         while True:
             try:
                 if not writers or loop.time() - opened_at > REOPEN_S:
                     stack.close()
                     opened_at = loop.time()
-                    table, writers = await work(
+                    table, logs, writers = await work(
                         Lane.DISK, _opened, env, arguments, servers, table, stack, shown
                     )
                 for writer in writers:
@@ -88,28 +90,29 @@ async def _fill(env: Env, arguments: Options) -> int:
                 break
             if table is not None and loop.time() - rooted_at > ROOTS_S:
                 rooted_at = loop.time()
-                await work(Lane.DISK, _root, env, arguments, servers, table, shown)
+                await work(Lane.DISK, _root, env, arguments, servers, table, logs, shown)
             await asyncio.sleep(arguments.every)
         assert table is not None
         await work(Lane.DISK, _tidy, arguments, table, shown)
-        await work(Lane.DISK, _root, env, arguments, servers, table, shown)
+        await work(Lane.DISK, _root, env, arguments, servers, table, logs, shown)
     shown.end(table)
     return 0
 
 
 def _opened(
     env: Env, arguments: Options, servers: str, table: TopicTable | None, stack: ExitStack, shown: _Shown
-) -> tuple[TopicTable, list[TableWriter]]:
+) -> tuple[TopicTable, list[Log], list[TableWriter]]:
     """Open the logs, and at first the table. Topics may have got further broker groups."""
-    topics, logs = arguments.topics, [] if table is None else table.logs()
+    topics, known = arguments.topics, [] if table is None else table.logs()
     if table is None:
         with suppress(TableError):
-            logs = open_table(_place(arguments)).logs()
-    sources = stack.enter_context(open_sources(topics, servers, arguments.store, logs))
+            known = open_table(_place(arguments)).logs()
+    sources = stack.enter_context(open_sources(topics, servers, arguments.store, known))
     found = made(_place(arguments), topics, arguments.schema, sources) if table is None else table
     if table is None and arguments.archive:
         _take_archive(env, arguments, found, sources, shown)
-    return found, [_writer(found, source, shown) for source in sources]
+    logs = [source.log for source in sources]
+    return found, logs, [_writer(found, source, shown) for source in sources]
 
 
 def _take_archive(
@@ -120,7 +123,7 @@ def _take_archive(
     for source in sources:
         state = source.log.state()
         births = source.births_at(state.begin)
-        added = fill_from_archive(table, env.files, arguments.archive, state, births)
+        added = fill_from_archive(table, env.files, absolute(arguments.archive), state, births)
         if added:
             shown.archived += added
             shown.say(f"{state.group}: {added:,} rows added from {arguments.archive}")
@@ -135,19 +138,14 @@ def _tidy(arguments: Options, table: TopicTable, shown: _Shown) -> None:
         shown.compacted = table.compact()
 
 
-def _root(env: Env, arguments: Options, servers: str, table: TopicTable, shown: _Shown) -> None:
-    """Write the roots that are due into the log. Without them the table is as good, only less can be proven
-    later; so a failure is told, and stops nothing."""
+def _root(
+    env: Env, arguments: Options, servers: str, table: TopicTable, logs: Sequence[Log], shown: _Shown
+) -> None:
+    """Write the roots that are due into the logs."""
     if arguments.no_roots or arguments.store:
         return
-    try:
-        written = write_roots(table, servers, env.wall.now_ms())
-    except ERRORS as error:
-        shown.say(f"the root of the table was not written: {error}")
-        return
-    for root in written:
-        text = f"the root of entries {root.first:,} to {root.last:,} was written to the topic {ROOTS}"
-        shown.say(f"{root.group}: {text}")
+    for text in write_roots(table, logs, servers, env.wall.now_ms()):
+        shown.say(text)
 
 
 def _place(arguments: Options) -> Place:
@@ -235,6 +233,7 @@ def audit(arguments: Options) -> int:
             logs = list(_logs(table, arguments, stack))
             servers = _servers(arguments)
             roots = written_roots(table.uuid, servers, arguments.store) if logs else []
+            table.refresh()  # so that it is not older than the roots
             report = audit_table(table, logs, roots)
     except ERRORS as error:
         print(f"dledger audit table: {error}", file=sys.stderr)

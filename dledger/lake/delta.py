@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from dledger.lake import certificates
 from dledger.lake.certificates import Certificate, TopicLife
-from dledger.lake.parquet_files import write_files
+from dledger.lake.parquet_files import UNREADABLE, check_storage, write_files
 from dledger.lake.rows import table_schema
 from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, TableFile, translated
 
@@ -103,11 +103,11 @@ class DeltaTopicTable:
         found = self._table.metadata().configuration.get(_BEGIN + cluster)
         return None if found is None or self.position(cluster) is None else int(found)
 
-    def certify(self, certificate: Certificate) -> None:
+    def certify(self, *certified: Certificate) -> None:
         with _translated(self.place):
             write_deltalake(
                 self._beside_place,
-                certificates.to_table([certificate]),
+                certificates.to_table(certified),
                 mode="append",
                 storage_options=self._options or None,
             )
@@ -194,7 +194,8 @@ class DeltaTopicTable:
             for file in dataset.get_fragments(filter=wanted):
                 try:
                     yield from file.to_batches(schema=dataset.schema, columns=list(columns), filter=wanted)
-                except (OSError, pa.ArrowException) as error:
+                except UNREADABLE as error:
+                    check_storage(file.filesystem, file.path)
                     lost(file.path, f"{error}")
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:

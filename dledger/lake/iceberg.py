@@ -31,9 +31,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
-from dledger.lake.iceberg_files import remove_old
+from dledger.lake.iceberg_files import path_of, remove_old, storage_of
 from dledger.lake.opening import CATALOG_FILE
-from dledger.lake.parquet_files import write_files
+from dledger.lake.parquet_files import UNREADABLE, check_storage, write_files
 from dledger.lake.rows import table_schema
 from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, TableFile, translated
 from dledger.runtime.remote_files import files_for
@@ -115,12 +115,12 @@ class IcebergTopicTable:
         found = self._table.properties.get(_BEGIN + cluster)
         return None if found is None else int(found)
 
-    def certify(self, certificate: Certificate) -> None:
-        row = certificates.to_table([certificate])
+    def certify(self, *certified: Certificate) -> None:
+        rows = certificates.to_table(certified)
         for left in reversed(range(_CONFLICTS)):
             try:
                 with _translated(self.place):
-                    self._certificate_table().append(row)
+                    self._certificate_table().append(rows)
                 return
             except TableChanged:
                 if not left:
@@ -191,9 +191,22 @@ class IcebergTopicTable:
         schema = pa.schema([whole.field(name) for name in columns])
         with _translated(self.place):
             chosen = self._table.scan(row_filter=wanted, selected_fields=tuple(columns))
-            found = chosen.to_arrow_batch_reader() if lost is None else _file_by_file(chosen, lost)
+            found = chosen.to_arrow_batch_reader() if lost is None else self._file_by_file(chosen, lost)
             for batch in found:
                 yield from pa.Table.from_batches([batch]).select(list(columns)).cast(schema).to_batches()
+
+    def _file_by_file(self, scan: DataScan, lost: Lost) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a scan; leave out files that are missing or damaged."""
+        read = ArrowScan(
+            scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive
+        )
+        for task in scan.plan_files():
+            try:
+                yield from read.to_record_batches([task])
+            except UNREADABLE as error:
+                path = task.file.file_path
+                check_storage(storage_of(self._table), path_of(self._table, path))
+                lost(path, f"{error}")
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         where = " or ".join(f"(topic = '{one.topic}' and life = '{one.life}')" for one in lives)
@@ -317,16 +330,6 @@ def _partitions_of(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, 
         if len(sizes) >= COMPACT_FILES and sum(sizes) <= COMPACT_BYTES:
             shown = [_shown(column, value) for column, value in zip(columns, values, strict=True)]
             yield " and ".join(shown), len(sizes)
-
-
-def _file_by_file(scan: DataScan, lost: Lost) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan; leave out files that cannot be read."""
-    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)
-    for task in scan.plan_files():
-        try:
-            yield from reader.to_record_batches([task])
-        except (OSError, pa.ArrowException) as error:
-            lost(task.file.file_path, f"{error}")
 
 
 def _shown(column: str, value: object) -> str:

@@ -33,7 +33,7 @@ def remove_old(table: Table, kept_ms: int = KEPT_MS) -> int:
             datetime.fromtimestamp(before_ms / 1000, UTC)
         ).commit()
         table.refresh()
-    storage, root = _storage(table)
+    storage, root = storage_of(table), path_of(table, table.location()).rstrip("/")
     found = [
         one
         for folder in _FOLDERS
@@ -50,7 +50,7 @@ def remove_old(table: Table, kept_ms: int = KEPT_MS) -> int:
     }
     if not old:
         return 0
-    unneeded = old - {_path(table, location) for location in _needed(table)}
+    unneeded = old - {path_of(table, location) for location in _needed(table)}
     for path in sorted(unneeded):
         storage.delete_file(path)
     return len(unneeded)
@@ -73,12 +73,12 @@ def _needed(table: Table) -> Iterator[str]:
                     yield entry.data_file.file_path
 
 
-def _storage(table: Table) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a table, and the path of the table there."""
-    location = table.location()
-    scheme, netloc, path = PyArrowFileIO.parse_location(location, table.io.properties)
-    return PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc), path.rstrip("/")
+def storage_of(table: Table) -> pafs.FileSystem:
+    """Return the file system that a table is in."""
+    scheme, netloc, _ = PyArrowFileIO.parse_location(table.location(), table.io.properties)
+    return PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc)
 
 
-def _path(table: Table, location: str) -> str:
+def path_of(table: Table, location: str) -> str:
+    """Return the path of a location in the file system of a table."""
     return PyArrowFileIO.parse_location(location, table.io.properties)[2]

@@ -19,7 +19,7 @@ from dledger.audit.scan import Window
 from dledger.audit.store_directory import Replica, StoreError, segment_path
 from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.client.errors import ClientError, NoBroker
-from dledger.formats.entry import CorruptEntry, check_entry, unpack_header
+from dledger.formats.entry import CorruptEntry, check_entry
 from dledger.runtime.remote_files import files_for
 from dledger.spark.stores import IndexUnits, known_committed, open_replicas
 
@@ -113,8 +113,15 @@ def link_before(log: Log, first: int, begin: int) -> Link:
         return Link(-1, -1, 0)
     if first <= begin:
         return Link(first - 1, -1, -1)
-    header = unpack_header(log.chunk(first - 1).data)
-    return Link(header.index, header.term, header.chain_crc)
+    for attempt in range(log.copies):
+        try:
+            entry = _unlinked(log.name, log.chunk(first - 1), Link(first - 2, -1, -1))
+            return Link(entry.index, entry.term, entry.chain)
+        except LogDamaged:
+            if attempt == log.copies - 1:
+                raise
+            log.turn()
+    raise AssertionError("a log has at least one copy")
 
 
 def windows(log: Log, before: Link, last: int) -> Iterator[Window]:

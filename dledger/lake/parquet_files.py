@@ -1,4 +1,4 @@
-"""Parquet files of rows that are added to a table later."""
+"""Parquet files of tables: those that are added to a table later, and those that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from dledger.lake.tables import TableFile
 
 NUMBERS = ("log_index", "log_term", "queue", "offset")
 """Columns whose least and greatest value are reported for each file."""
+
+
+UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What pyarrow raises for a file that is missing or damaged; OSError also if the storage fails."""
+_CHUNK = 1024 * 1024
+
+
+def check_storage(storage: pafs.FileSystem, path: str) -> None:
+    """Return if a file that could not be read is missing, or if its bytes can be read: then it is damaged.
+    Raises OSError if the storage fails."""
+    info = storage.get_file_info(path)
+    if info.type == pafs.FileType.NotFound or info.size == 0:
+        return
+    with storage.open_input_stream(path) as file:
+        while file.read(_CHUNK):
+            pass
 
 
 def write_files(

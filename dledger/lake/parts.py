@@ -11,13 +11,15 @@ read twice: first only for entries that make or delete a topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from dledger.lake.batches import BATCH_BYTES, Start, batches, first_missing, start_at
+from dledger.formats.entry import unpack_header
+from dledger.lake.batches import BATCH_BYTES, Start, batches, first_missing, log_state, start_at
 from dledger.lake.certificates import Certificate
 from dledger.lake.log_reading import Log, LogPlace, LogState, link_before, windows
 from dledger.lake.rows import Births, TableRows
@@ -60,11 +62,24 @@ Run = Callable[[Task, Sequence[Part]], list[Any]]
 the same order."""
 
 
+@contextmanager
+def _opened(part: Part) -> Iterator[Log]:
+    """Open the log of a part. Raises TableError if it is another one here than where the part was planned."""
+    with part.place.open() as log:
+        cluster = log.state().cluster
+        if cluster != part.state.cluster:
+            raise TableError(
+                f"{log.name}: this task finds the log {cluster}, and the job is about {part.state.cluster}: "
+                "tasks must reach the store or the brokers under the same names as the driver"
+            )
+        yield log
+
+
 def births_in(part: Part) -> Births:
     """Return the births that change in a part, as they are at its end (a task)."""
     changed: Births = {}
     rows = TableRows(part.about.topics, part.state.cluster, part.state.group, {})
-    with part.place.open() as log:
+    with _opened(part) as log:
         link = part.start.link if part.start else link_before(log, part.first, part.state.begin)
         for window in windows(log, link, part.last):
             changed |= rows.births_in(window)
@@ -76,7 +91,7 @@ def write_part(part: Part, files: FileWriter, batch_bytes: int = BATCH_BYTES) ->
     written: list[TableFile] = []
     certificates: list[Certificate] = []
     attempt = new_id()  # a task may run twice at the same time
-    with part.place.open() as log:
+    with _opened(part) as log:
         start = part.start
         if start is None:
             assert part.births is not None
@@ -108,19 +123,20 @@ class PartsWriter:
         """Add everything that is committed now. Return the number of rows that were added. Raises what
         `TableWriter.catch_up` does, and what `run` does."""
         added = conflicts = 0
-        state = self._log.state()
-        if not state.cluster:
-            raise TableError(f"{self._log.name}: the log has no id yet, or is one of Apache RocketMQ")
         while True:
             self._table.refresh()
+            state = log_state(self._log)  # after the table, so that the log is not older than the table
             first = first_missing(self._table, state)
             if first > state.committed:
                 return added
             start = start_at(self._table, self._log, state, first, self._births_at)
-            files, certificate = self._write(self._wave(state, start))
-            self._table.certify(certificate)
+            written = self._write(self._wave(state, start))
+            certificates = [one.certificate for one in written]
+            certificate = reduce(Certificate.merged, certificates)
+            self._check_end(certificate)
+            self._table.certify(*certificates)
             try:
-                self._table.add_files(files, certificate)
+                self._table.add_files([file for one in written for file in one.files], certificate)
             except TableChanged:
                 conflicts += 1
                 if conflicts > CONFLICTS:
@@ -139,17 +155,23 @@ class PartsWriter:
         parts = [replace(whole, first=first, last=min(first + step - 1, state.committed)) for first in firsts]
         return [replace(parts[0], start=start, births=start.births), *parts[1:]]
 
-    def _write(self, parts: list[Part]) -> Written:
+    def _check_end(self, certificate: Certificate) -> None:
+        """Raise TableError if the tasks read another log than this process."""
+        header = unpack_header(self._log.chunk(certificate.last).data)
+        if header.chain_crc != certificate.chain_last:
+            raise TableError(
+                f"{self._log.name}: the tasks read another log than this process: they must reach the store "
+                "or the brokers under the same names"
+            )
+
+    def _write(self, parts: list[Part]) -> list[Written]:
         births = dict(parts[0].births or {})
         known: list[Part] = []
         for part, changed in zip(parts, self._run(births_in, parts) if len(parts) > 1 else [{}], strict=True):
             known.append(replace(part, births=dict(births)))
             births |= changed
         written: list[Written] = self._run(partial(write_part, files=self._table.file_writer()), known)
-        certificates = [one.certificate for one in written]
-        for one, following in pairwise(certificates):
+        for one, following in pairwise(one.certificate for one in written):
             if not following.follows(one):
                 raise TableError(f"{one.range} and {following.range} do not continue each other: try again")
-        return Written(
-            [file for one in written for file in one.files], reduce(Certificate.merged, certificates)
-        )
+        return written

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from dledger.spark.commands.command import CannotRun, Command, Context, Outcome
 from dledger.spark.commands.program import run as run_program
 from dledger.spark.commands.source_arguments import source_of
 from dledger.spark.jobs.errors import JobError
+from dledger.spark.messages import CorruptMessage
+from dledger.spark.option_values import BadOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,8 @@ class TableFilled:
     topics: tuple[str, ...]
     added: int
     rows: int
+    said: tuple[str, ...] = ()
+    """What became of the roots, for people."""
     exit_code: int = 0
 
     def as_json(self) -> dict[str, object]:
@@ -57,6 +61,7 @@ class TableFilled:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines for people."""
+        yield from self.said
         yield f"{self.place}: {self.added:,} rows added, {self.rows:,} in all"
 
 
@@ -67,7 +72,7 @@ async def _table(context: Context, arguments: Options) -> Outcome:
 
 def _fill(spark: SparkSession, context: Context, arguments: Options) -> Outcome:
     try:
-        from dledger.lake.opening import Place
+        from dledger.lake.opening import Place, open_table
         from dledger.lake.parts import PartsWriter
         from dledger.lake.roots import write_roots
         from dledger.lake.sources import made, open_sources
@@ -81,19 +86,23 @@ def _fill(spark: SparkSession, context: Context, arguments: Options) -> Outcome:
     if not topics:
         raise JobError(f"--format {arguments.format}: name the topics of the table with --topics")
     place = Place(arguments.format, arguments.to, dict(arguments.table_option))
-    added = 0
+    added, said = 0, []
     try:
         with ExitStack() as stack:
-            sources = stack.enter_context(open_sources(topics, source.servers, source.stores))
+            logs: list[str] = []
+            with suppress(TableError):
+                logs = open_table(place).logs()
+            sources = stack.enter_context(open_sources(topics, source.servers, source.stores, logs))
             table = made(place, topics, arguments.schema, sources)
             for one in sources:
                 context.progress.say(f"archive {one.log.name}")
                 added += PartsWriter(table, one.log, one.births_at, tasks_of(spark)).catch_up()
-            if source.servers:
-                write_roots(table, source.servers, context.env.wall.now_ms())
+            if source.servers and not arguments.no_roots:
+                now_ms = context.env.wall.now_ms()
+                said = write_roots(table, [one.log for one in sources], source.servers, now_ms)
         table.refresh()
-        return TableFilled(table.place, table.about.topics, added, table.count())
-    except (TableError, TableChanged, StoreError, ClientError) as error:
+        return TableFilled(table.place, table.about.topics, added, table.count(), tuple(said))
+    except (TableError, TableChanged, StoreError, ClientError, CorruptMessage, BadOption, OSError) as error:
         raise JobError(f"{error}") from error
 
 

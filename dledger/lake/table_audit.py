@@ -25,7 +25,7 @@ from dledger.formats.life import Life
 from dledger.lake.certificates import Certificate, row_hashes, series, total
 from dledger.lake.deleted import is_dead
 from dledger.lake.log_reading import Log, LogGone, LogState, link_before, windows
-from dledger.lake.roots import Root
+from dledger.lake.roots import NOTHING, Root, Sum
 from dledger.lake.rows import SCHEMA, TableRows, table_schema
 from dledger.lake.tables import Entries, TopicTable
 from dledger.lake.typed import TypedBodies
@@ -78,16 +78,20 @@ class _SinceRoot:
 
 def audit_table(table: TopicTable, logs: Sequence[Log] = (), roots: Sequence[Root] = ()) -> TableReport:
     """Compare a table with its certificates, with these logs, and with roots of it that were found in them.
-    Raises TableError if it cannot be read."""
+    The table must have been refreshed after the roots were read. Raises TableError if it cannot be read."""
     report = TableReport(table.place)
     findings = _Findings(table.place, report.findings)
     states = dict(_states(logs, findings))
     seen = {cluster: _claimed(table, cluster, findings) for cluster in table.logs()}
-    since = {cluster: _comparable(roots, cluster, ranges) for cluster, ranges in seen.items()}
+    since: dict[str, list[_SinceRoot]] = {cluster: [] for cluster in seen}
+    for root in sorted(roots, key=lambda one: one.last):
+        since.setdefault(root.cluster, []).append(_SinceRoot(root))
     _add_rows(table, seen, since, report, findings)
+    for cluster in sorted(since.keys() - seen.keys()):
+        _check_roots(table, cluster, [], since[cluster], findings)
     for cluster, ranges in seen.items():
         log = next((log for log, state in states.items() if state.cluster == cluster), None)
-        proven = _check_roots(table, cluster, since[cluster], findings)
+        proven = _check_roots(table, cluster, ranges, since[cluster], findings)
         for one in ranges:
             _check_range(table, one, log, states, proven, report, findings)
     return report
@@ -103,7 +107,7 @@ class _Findings:
 
     def lost(self, path: str, why: str) -> None:
         """Add that a file of the table cannot be read, once for each file."""
-        if path not in self._lost and len(self._lost) < MAX_FINDINGS:
+        if path not in self._lost and len(self._lost) <= MAX_FINDINGS:
             self._lost.add(path)
             self.add("TABLE_FILE", f"the file {path} cannot be read: {why}")
 
@@ -157,14 +161,6 @@ def _claimed(table: TopicTable, cluster: str, findings: _Findings) -> list[_Seen
             "TABLE_UNPROVEN", f"no certificate is about entries {first} to {end - 1}", first, end - 1
         )
     return [_Seen(one) for one in known]
-
-
-def _comparable(roots: Sequence[Root], cluster: str, ranges: Sequence[_Seen]) -> list[_SinceRoot]:
-    """Return the roots of one log, ascending by their last entry. Those from before rows were removed on
-    purpose are left out, as their sums are about these rows too."""
-    dropped = frozenset(life for one in ranges for life in one.certificate.dropped)
-    mine = [one for one in roots if one.cluster == cluster and one.dropped == dropped]
-    return [_SinceRoot(one) for one in sorted(mine, key=lambda one: one.last)]
 
 
 def _add_rows(
@@ -238,27 +234,36 @@ def _cluster(life: str | None) -> str:
         return ""
 
 
-def _check_roots(table: TopicTable, cluster: str, since: Sequence[_SinceRoot], findings: _Findings) -> int:
+def _check_roots(
+    table: TopicTable,
+    cluster: str,
+    ranges: Sequence[_Seen],
+    since: Sequence[_SinceRoot],
+    findings: _Findings,
+) -> int:
     """Compare the rows of one log with its roots. Return the last entry up to which they are proven, or
     -1."""
-    rows, digest, proven = 0, 0, -1
-    end = table.position(cluster)
-    assert end is not None
+    there, proven = NOTHING, -1
+    end, begin = table.position(cluster), table.begin(cluster)
+    dropped = {life for one in ranges for life in one.certificate.dropped}
     for one in since:
-        root, rows, digest = one.root, rows + one.rows, digest + one.digest
-        if root.last >= end:
-            text = (
-                f"the table ends before entry {end}, and held entry {root.last} when {root.named} was written"
-            )
-        elif (root.first, root.rows, root.digest) != (table.begin(cluster), rows, total([digest])):
-            text = (
-                f"of the entries {root.first} to {root.last} of {root.group} the table has {rows} rows that "
-                f"are not the {root.rows} of which {root.named} has the sum"
-            )
+        root, there = one.root, there.plus(Sum(one.rows, total([one.digest])))
+        of = f"entries {root.first} to {root.last} of {root.group}"
+        said = root.without(dropped)
+        if end is None or root.last >= end:
+            ends = "has nothing of this log" if end is None else f"ends before entry {end}"
+            text = f"the table {ends}, and held the {of} when {root.named} was written"
+        elif root.first != begin:
+            text = f"the table begins with entry {begin}, and {root.named} is about the {of}"
+        elif there.rows != said.rows:
+            text = f"the {of}: the table has {there.rows} rows, and {root.named} says {said.rows}"
+        elif there != said:
+            text = f"the {of}: rows were changed since {root.named} was written"
         else:
             proven = root.last
             continue
         findings.add("TABLE_ROOT", text, root.first, root.last)
+        return -1
     return proven
 
 

@@ -108,7 +108,7 @@ class FileWriter(Protocol):
 
 
 Lost = Callable[[str, str], None]
-"""Is told of a file of a table that cannot be read: its path, and the reason."""
+"""Called for a file of a table that is missing or damaged, with its path and the reason."""
 
 
 class TopicTable(Protocol):
@@ -132,8 +132,8 @@ class TopicTable(Protocol):
     def begin(self, cluster: str) -> int | None:
         """Return the index of the first entry of this log that was added; None if nothing was."""
 
-    def certify(self, certificate: Certificate) -> None:
-        """Add a certificate. It must be there before the rows that it is about."""
+    def certify(self, *certified: Certificate) -> None:
+        """Add certificates. They must be there before the rows that they are about."""
 
     def add(self, rows: pa.Table, certificate: Certificate) -> None:
         """Add the rows of a range of the log, and move the position behind it, in one transaction. Raises
@@ -164,8 +164,8 @@ class TopicTable(Protocol):
     def scan(
         self, columns: Sequence[str], entries: Entries | None = None, lost: Lost | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, or of those of some entries, in any order. If a file cannot be
-        read, call `lost` and leave it out; without `lost` raise TableError."""
+        """Yield these columns of all rows, or of those of some entries, in any order. If a file is
+        missing or damaged, call `lost` and leave it out; without `lost` raise TableError."""
 
     def delete_lives(self, lives: Sequence[TopicLife]) -> None:
         """Remove the rows of these lives of topics. Raises TableChanged if another commit came between."""

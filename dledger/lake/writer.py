@@ -16,13 +16,14 @@ from dledger.lake.batches import (
     Start,
     batches,
     first_missing,
+    log_state,
     start_after,
     start_at,
 )
 from dledger.lake.certificates import MAX_CERTIFICATES, Certificate, compacted, series
 from dledger.lake.log_reading import Log, LogState
 from dledger.lake.rows import Births
-from dledger.lake.tables import TableChanged, TableError, TopicTable
+from dledger.lake.tables import TableChanged, TopicTable
 
 TIDY_COMMITS = 100
 """Number of commits after which a writer looks whether certificates are to be merged."""
@@ -69,12 +70,10 @@ class TableWriter:
         Raises TableError, LogGone if entries that the table needs are gone, LogDamaged, StoreError or
         ClientError.
         """
-        state = self._log.state()
-        if not state.cluster:
-            raise TableError(f"{self._log.name}: the log has no id yet, or is one of Apache RocketMQ")
         before, conflicts = self._rows, 0
         while True:
             self._table.refresh()
+            state = log_state(self._log)  # after the table, so that the log is not older than the table
             first = first_missing(self._table, state)
             if first > state.committed:
                 break

@@ -22,8 +22,9 @@ import dledger
 from dledger import Producer
 from dledger.chaos.workload import Load, check_log
 from dledger.lake.certificates import TopicLife
+from dledger.lake.log_reading import GroupLog
 from dledger.lake.opening import Place, open_table
-from dledger.lake.roots import EVERY_MS, write_roots, written_roots
+from dledger.lake.roots import EVERY_H, write_roots, written_roots
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.cluster.conftest import new_group  # noqa: F401
 
@@ -249,9 +250,12 @@ def test_a_root_is_written_once_a_day(new_group: Callable[..., LocalCluster], tm
     trial.once()
     trial.once()
     (root,) = written_roots(table.uuid, group.namesrv_addr)
-    assert (root.rows, root.table, root.first) == (50, table.uuid, 0)
-    assert write_roots(table, group.namesrv_addr, root.written_ms + EVERY_MS - 1) == []
-    assert len(write_roots(table, group.namesrv_addr, root.written_ms + EVERY_MS)) == 1
+    assert (root.without(()).rows, root.table, root.first) == (50, table.uuid, 0)
+    day_ms = EVERY_H * 3600 * 1000
+    with GroupLog(group.namesrv_addr, root.group) as log:
+        assert write_roots(table, [log], group.namesrv_addr, root.written_ms + day_ms - 1) == []
+        (said,) = write_roots(table, [log], group.namesrv_addr, root.written_ms + day_ms)
+    assert "was written to the topic" in said
     assert len(written_roots(table.uuid, group.namesrv_addr)) == 2
     assert trial.audit()["findings"] == []
     table.delete_lives([TopicLife(TOPIC, next(iter(table.scan(["life"]))).column("life")[0].as_py())])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
-from dledger.lake.log_reading import LogDamaged
+from dledger.lake.log_reading import LogDamaged, LogPlace
 from dledger.lake.parts import Part, PartsWriter, Task, births_in
 from dledger.lake.table_audit import audit_table
-from dledger.lake.tables import About, TopicTable
+from dledger.lake.tables import About, TableError, TopicTable
 from dledger.lake.typed import schema_of
 from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, counts, delete_topic, make_topic, rows_of, sent
@@ -137,6 +138,66 @@ def test_another_writer_that_is_faster_costs_nothing(tmp_path: Path, format: str
     assert not next(others, False)
     assert counts(rows_of(table)) == {(topic, queue): list(range(n)) for topic, queue, n in sent(group.log)}
     is_proven(group, table)
+
+
+def test_another_writer_that_gets_further_is_no_fault_of_the_log(tmp_path: Path, format: str) -> None:
+    """It adds entries that were committed after the tasks were planned."""
+    group = Group(tmp_path, format=format)
+    log = _Growing(group)
+
+    def overtaken(task: Task, parts: Sequence[Part]) -> list[Any]:
+        found = run(task, parts)
+        if task is not births_in and log.grow():
+            group.writer().catch_up()
+        return found
+
+    table = group.table()
+    assert PartsWriter(table, log, lambda first: {}, overtaken, part_bytes=PART_BYTES).catch_up() == 0
+    is_proven(group, group.table())
+
+
+class _Growing:
+    """The log of a group, which is read again after it has grown."""
+
+    copies = 1
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._log, self._grown = group, group.write(), False
+
+    def grow(self) -> bool:
+        """Let the log grow, once."""
+        if self._grown:
+            return False
+        self._grown = True
+        for number in range(50):
+            self._group.log.message("orders", b"later %d" % number)
+        self._log = self._group.write()
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def test_tasks_that_find_another_log_are_refused(tmp_path: Path, format: str) -> None:
+    group, other = Group(tmp_path, format=format), Group(tmp_path / "other", Log(), format=format)
+    other.log.open_term(1)
+    for number in range(400):
+        other.log.message("orders", b"of another log %d" % number)
+    other.write()
+    log = group.write()
+
+    def elsewhere(task: Task, parts: Sequence[Part]) -> list[Any]:
+        return run(task, [replace(part, place=LogPlace(str(other.store))) for part in parts])
+
+    with pytest.raises(TableError, match=r"the tasks read another log|do not continue"):
+        PartsWriter(group.table(), log, lambda first: {}, elsewhere, part_bytes=PART_BYTES).catch_up()
+    assert group.table().count() == 0
+
+
+def test_each_part_has_its_certificate(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    report = audit_table(fill(group), [group.write()])
+    assert len(report.ranges) > 5
 
 
 def test_damage_in_the_log_stops_it_before_anything_is_added(tmp_path: Path, format: str) -> None:

@@ -16,13 +16,14 @@ pytest.importorskip("pyiceberg")
 import pyarrow as pa
 
 from dledger.audit.findings import Finding
-from dledger.lake.certificates import TopicLife, digest_of
+from dledger.lake import delta, iceberg
+from dledger.lake.certificates import TopicLife, digest_of, row_hashes, total
 from dledger.lake.deleted import drop_deleted
 from dledger.lake.opening import Place, open_table
-from dledger.lake.roots import Root, root_of, written_roots
+from dledger.lake.roots import NOTHING, Root, Sum, root_of, written_roots
 from dledger.lake.rows import SCHEMA
 from dledger.lake.table_audit import audit_table
-from dledger.lake.tables import TopicTable
+from dledger.lake.tables import Entries, TableError, TopicTable
 from tests.lake.by_hand import Hand, Row, change, copied
 from tests.lake.lake_kit import Group, delete_topic, make_topic
 
@@ -86,8 +87,10 @@ def test_ranges_up_to_a_root_are_proven_by_it(tmp_path: Path, format: str) -> No
     older = _root(table)
     table = group.fill()
     newest = _root(table)
-    report = audit_table(table, roots=[newest, older, replace(older, cluster="another")])
+    report = audit_table(table, roots=[newest, older])
     assert not report.findings and {one.compared_with for one in report.ranges} == {"root"}
+    (found,) = audit_table(table, roots=[replace(older, cluster="another")]).findings
+    assert found.code == "TABLE_ROOT" and "has nothing of this log" in found.detail
     report = audit_table(table, roots=[older])
     assert not report.findings
     proven = [one.certificate.last for one in report.ranges if one.compared_with == "root"]
@@ -106,7 +109,7 @@ def test_certificates_that_are_merged_have_the_same_root(tmp_path: Path, format:
     assert _root(table) == before
 
 
-def test_a_root_from_before_rows_were_removed_on_purpose_is_not_compared(tmp_path: Path, format: str) -> None:
+def test_what_was_removed_on_purpose_does_not_hide_other_changes(tmp_path: Path, format: str) -> None:
     group = Group(tmp_path, format=format)
     before = _root(group.fill())
     delete_topic(group.log)
@@ -114,22 +117,61 @@ def test_a_root_from_before_rows_were_removed_on_purpose_is_not_compared(tmp_pat
     group.log.message("orders", b"of the new topic")
     table = group.fill()
     (dropped,) = drop_deleted(table, "c0")
-    after = _root(table)
-    assert after.dropped == {dropped}
-    report = audit_table(table, roots=[before])
-    assert not report.findings and {one.compared_with for one in report.ranges} == {"itself"}
-    report = audit_table(table, roots=[before, after])
-    assert not report.findings and {one.compared_with for one in report.ranges} == {"root"}
+    after = root_of(table, "c0", before)
+    assert after is not None and len(after.lives) == 2
+    assert before.without([dropped]) == NOTHING and after.without([dropped]).rows == 1
+    for roots in ([before], [before, after]):
+        report = audit_table(table, roots=roots)
+        assert not report.findings
+    assert {one.compared_with for one in report.ranges} == {"root"}
+
+
+def test_a_root_is_not_made_from_what_was_forged(filled: Group, tmp_path: Path) -> None:
+    root = _root(filled.table())
+    with copied(filled, tmp_path) as hand:
+        older = replace(root, last=root.last - 100)
+        _forge(hand, lambda row: row | {"body": b"forged"})
+        table = open_table(Place("", hand.place, {}))
+        behind = Entries("c0", 0, older.last)
+        digests = [digest for batch in filled_rows(filled, behind) for digest in row_hashes(batch)]
+        (life,) = root.lives
+        older = replace(older, lives={life: Sum(len(digests), total(digests))})
+        with pytest.raises(TableError, match="do not agree with the rows or with the root of"):
+            root_of(table, "c0", older)
+
+
+def filled_rows(group: Group, entries: Entries) -> list[pa.RecordBatch]:
+    other = Group(group.store.parent / "again", group.log, format="delta")
+    return list(other.fill().scan(SCHEMA.names, entries))
+
+
+def test_a_life_that_was_never_there_switches_off_nothing(filled: Group, tmp_path: Path) -> None:
+    root = _root(filled.table())
+    with copied(filled, tmp_path) as hand:
+        _forge(hand, lambda row: row | {"body": b"forged"})
+        dropped = json.dumps([["orders", "c0.0"], ["orders", "c0.5"]])
+        hand.replace_certificates([one | {"dropped": dropped} for one in hand.certificates()])
+        findings = audit_table(open_table(Place("", hand.place, {})), roots=[root]).findings
+    assert "TABLE_ROOT" in _codes(findings)
+
+
+def test_a_table_from_before_its_first_row_is_found(tmp_path: Path, format: str) -> None:
+    group = Group(tmp_path, format=format)
+    root = _root(group.fill())
+    empty = Group(tmp_path / "older", group.log, format=format).table()
+    (found,) = audit_table(empty, [group.write()], [root]).findings
+    assert found.code == "TABLE_ROOT" and "has nothing of this log" in found.detail
 
 
 def test_a_table_with_a_gap_in_its_certificates_has_no_root(filled: Group, tmp_path: Path) -> None:
     with copied(filled, tmp_path) as hand:
         certificates = sorted(hand.certificates(), key=lambda one: one["first_index"])
         hand.replace_certificates([*certificates[:3], *certificates[4:]])
-        assert root_of(open_table(Place("", hand.place, {})), "c0") is None
+        with pytest.raises(TableError, match="certificates are missing"):
+            root_of(open_table(Place("", hand.place, {})), "c0")
 
 
-ROOT = Root("t", "c", "g", 0, 9, 10, 1 << 400, 7, frozenset({TopicLife("orders", "c.0")}))
+ROOT = Root("t", "c", "g", 0, 9, {TopicLife("orders", "c.0"): Sum(10, 1 << 400)})
 
 
 def test_a_root_is_read_as_it_was_written() -> None:
@@ -144,13 +186,24 @@ def test_a_root_is_read_as_it_was_written() -> None:
         b"[]",
         b"{}",
         b'"text"',
-        json.dumps(json.loads(ROOT.encode()) | {"digest": "xyz"}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"digest": 5}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"more": 5}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"last": "9"}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"table": None}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"dropped": [["orders"]]}).encode(),
-        json.dumps(json.loads(ROOT.encode()) | {"dropped": 7}).encode(),
+        b"[" * 200_000,
+        *(
+            json.dumps(json.loads(ROOT.encode()) | changed).encode()
+            for changed in (
+                {"more": 5},
+                {"last": "9"},
+                {"last": True},
+                {"table": None},
+                {"group": 7},
+                {"lives": 7},
+                {"lives": [["orders"]]},
+                {"lives": [["orders", "c.0", 1, "xyz"]]},
+                {"lives": [["orders", "c.0", 1, 5]]},
+                {"lives": [["orders", "c.0", "1", "5"]]},
+                {"lives": [["orders", "no life", 1, "5"]]},
+                {"lives": [[7, "c.0", 1, "5"]]},
+            )
+        ),
     ],
 )
 def test_what_is_no_root_is_refused(body: bytes) -> None:
@@ -167,8 +220,8 @@ def test_roots_are_read_from_store_directories(tmp_path: Path, format: str) -> N
     keys = f"KEYS\x01{table.uuid}\x02"
     group.log.message("dledger_table_roots", root.encode(), properties=keys)
     group.log.message("dledger_table_roots", b"of somebody else", properties=keys)
-    other = replace(root, table="another table")
-    group.log.message("dledger_table_roots", other.encode(), properties=keys)
+    for other in (replace(root, table="another table"), replace(root, group="another group")):
+        group.log.message("dledger_table_roots", other.encode(), properties=keys)
     group.write()
     (found,) = written_roots(table.uuid, stores=[str(group.store)])
     assert replace(found, written_ms=0, place="") == root
@@ -197,6 +250,22 @@ def test_a_file_that_cannot_be_read_is_named_with_its_rows(tmp_path: Path, forma
     (named,) = [found.detail for found in findings if found.code == "TABLE_FILE"]
     assert file.name in named
     assert _codes(audit_table(table).findings) >= {"TABLE_FILE"}
+
+
+def test_a_storage_that_fails_is_no_damage(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, format=format)
+    table = group.fill()
+
+    def fail(storage: object, path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    for module in (delta, iceberg):
+        monkeypatch.setattr(module, "check_storage", fail)
+    next(path for path in _files(group) if "certificates" not in str(path)).unlink()
+    with pytest.raises(TableError, match="Permission denied"):
+        audit_table(table, [group.write()])
 
 
 def _codes(findings: Sequence[Finding]) -> set[str]:

@@ -266,7 +266,6 @@ LAKE = Declared(
         option(
             "--archive",
             metavar="DIR",
-            type=PATH,
             default="",
             help="For a new table: take messages that the log has deleted from this archive, which `dledger "
             "spark archive` made from store directories.",
@@ -415,7 +414,7 @@ READ = _job(
 def _archive_wrong(given: Any) -> str:
     if given.format != "parquet":
         return ""
-    named = [name for name in ("table_option", "schema") if getattr(given, name)]
+    named = [name for name in ("table_option", "schema", "no_roots") if getattr(given, name)]
     return f"--{named[0].replace('_', '-')} is for a table: give --format delta or iceberg" if named else ""
 
 
@@ -452,6 +451,7 @@ ARCHIVE = _job(
             default="",
             help="For a table: type of JSON bodies, as in `dledger lake`.",
         ),
+        flag("--no-roots", help="For a table: write no roots, as in `dledger lake`."),
         option(
             "--batch-mb",
             metavar="N",
