@@ -9,6 +9,7 @@ Started again it goes on with the checkpoints, and begins each batch write again
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,8 +24,9 @@ SMALL = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
 }
-SMALL_BATCHES = {"maxBatchBytes": "8192"}
-"""A dozen rows in a request, so that a task takes long enough to be killed in the middle."""
+SMALL_BATCHES = {"maxBatchBytes": str(6000 + 700 * (os.getpid() % 7))}
+"""A dozen rows in a request, so that a task takes long enough to be killed in the middle. A driver that is
+started again makes other batches of the same rows."""
 LOOK_S = 0.05
 
 
@@ -38,7 +40,7 @@ def main(master: str, namesrv: str, directory: Path) -> None:
         return writer.format("dledger").options(**options)
 
     def numbered(lines):  # type: ignore[no-untyped-def]
-        """Rows on both executors; a shuffle by number gives each attempt the rows in an order of its own."""
+        """Rows on both executors."""
         rows = lines.selectExpr("value", "split(value, ' ')[0] number")
         return rows.repartition(2, "number")
 
