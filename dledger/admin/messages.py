@@ -20,6 +20,7 @@ from dledger.formats.message_ids import decode_message_id, host_text
 from dledger.formats.properties import (
     CONSUME_START_TIME,
     DELAY,
+    IDEMPOTENT,
     MAX_OFFSET,
     MAX_RECONSUME_TIMES,
     MIN_OFFSET,
@@ -66,6 +67,7 @@ OF_EARLIER_TRIES = frozenset(
         REAL_TOPIC,
         RECONSUME_TIME,
         RESEND,
+        IDEMPOTENT,
         TIMER_OUT_MS,
     )
 )

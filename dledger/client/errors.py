@@ -3,7 +3,7 @@ do."""
 
 from __future__ import annotations
 
-from dledger.remoting.codes import ResponseCode
+from dledger.remoting.codes import STORED_NUMBERS, ResponseCode
 from dledger.remoting.commands import Response
 
 
@@ -42,6 +42,18 @@ class SendFailed(ClientError):
     """The broker refused the message. It is certainly not stored; sending it unchanged will not help."""
 
 
+class AlreadyStored(ClientError):
+    """Some messages of a batch with idempotency keys are stored already, and the broker has not stored the
+    others. Only batches of Spark's sink have such keys.
+
+    `stored`: the numbers of the stored messages in the batch, from 0.
+    """
+
+    def __init__(self, text: str, stored: frozenset[int]) -> None:
+        super().__init__(text, ResponseCode.ALREADY_STORED)
+        self.stored = stored
+
+
 class OutcomeUnknown(ClientError):
     """No acknowledgement came in time, so the message may or may not be stored (or the request carried out).
 
@@ -64,6 +76,15 @@ class LibraryMissing(ClientError):
 
 class BrokerRefused(ClientError):
     """A broker refused a request other than a send. It has not done what the request asked for."""
+
+
+def refused_send(answer: Response) -> ClientError:
+    """Return the error for a send that a broker has refused for good."""
+    text = refused_text(answer.code, answer.remark)
+    numbers = (answer.ext.get(STORED_NUMBERS) or "").split(",")
+    if answer.code == ResponseCode.ALREADY_STORED and all(number.isdecimal() for number in numbers):
+        return AlreadyStored(text, frozenset(map(int, numbers)))
+    return SendFailed(text, answer.code)
 
 
 def is_not_permitted(error: Exception) -> bool:
@@ -93,6 +114,7 @@ def refused_text(code: int, remark: str | None) -> str:
 
 
 _ADVICE: dict[int, str] = {
+    ResponseCode.ALREADY_STORED: "send the messages again that are not stored",
     ResponseCode.SYSTEM_ERROR: "look into the log of the broker",
     ResponseCode.SYSTEM_BUSY: "the broker is overloaded: try again later, or send more slowly",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker is too old or too new for this request",

@@ -240,6 +240,14 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+    ALREADY_STORED = 10001
+    """Not a code of RocketMQ. Only producers get it that send batches with idempotency keys: some of the
+    messages are stored already (`STORED_NUMBERS`), the others are not."""
+
+
+STORED_NUMBERS = "storedMessages"
+"""Field of an answer with the code ALREADY_STORED: which messages of the batch are stored, from 0, with
+commas."""
 
 
 class LanguageCode(IntEnum):

@@ -8,17 +8,17 @@ stored, and the next attempt sends them again. What comes of that depends on the
 * A row with an id has the same unique id (UNIQ_KEY) in every attempt, and is marked as possibly sent before
   (`__RESEND`). Brokers look it up. They recognise a single message, and a batch that holds the same messages
   in the same order as before (S27 in docs/internals/safety.md).
-* With `exactlyOnce`, rows are sent one by one, so a broker recognises each of them, in whatever order the
-  attempts send them.
+* With `exactlyOnce` the unique ids are idempotency keys (`__IDEMPOTENT`). Brokers look up each row of a
+  batch, in whatever order the attempts send them, and store nothing of a batch that they know in part. They
+  say which rows are stored, and the sink sends the others again. A key with another body is refused.
 
 Rows of one task keep their order in every queue, as at most one batch per queue is in flight. Up to
-`maxInFlight` batches to different queues are in flight at the same time. With `exactlyOnce` there are 64
-times as many requests, also to one queue. Then a failure of a broker may change the order.
+`maxInFlight` batches to different queues are in flight at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -36,8 +36,10 @@ from dledger.client import (
     SendResult,
     SendStatus,
 )
+from dledger.client.errors import AlreadyStored
 from dledger.client.producing.preset_ids import unique_id_of, with_unique_id
 from dledger.formats.checksum import crc32
+from dledger.formats.properties import IDEMPOTENT
 from dledger.runtime.env import production_env
 from dledger.spark.sink_options import SinkOptions
 from dledger.spark.sink_rows import Outgoing, SinkError, outgoing, rows_of
@@ -46,8 +48,6 @@ from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowW
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1000
 """Largest number of messages in one request. Brokers refuse larger batches."""
-ROWS_IN_FLIGHT = 64
-"""How many rows are in flight for each request that `maxInFlight` allows, with `exactlyOnce`."""
 KEPT_TWICE = ("%RETRY%", "%DLQ%")
 """Prefixes of topics in which brokers do not look for messages that are sent again."""
 BUFFERED_BATCHES = 4
@@ -84,10 +84,9 @@ class _Waiting:
 
 
 class _UnderWay(NamedTuple):
-    """One request in flight. `size`: the size of its rows in bytes."""
+    """One request in flight."""
 
     rows: list[Outgoing]
-    size: int
     acknowledged: Acknowledgement
 
 
@@ -107,16 +106,13 @@ class QueueWriter:
         self._options = options
         self._turn = turn
         self._attempt = attempt
-        self._batch_messages = 1 if options.exactly_once else BATCH_MESSAGES
         self._queues: dict[str, list[MessageQueue]] = {}
         self._waiting: dict[MessageQueue, _Waiting] = {}
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
-        self._under_way: dict[tuple[MessageQueue, int], _UnderWay] = {}
-        """Requests in flight, in the order in which they were sent, by queue and number. The number is 0 for
-        a batch: there is at most one per queue, so that the rows of a queue keep their order. With
-        `exactlyOnce` the requests of a queue are numbered."""
-        self._size_under_way = 0
+        self._under_way: dict[MessageQueue, _UnderWay] = {}
+        """Requests in flight, in the order in which they were sent. There is at most one per queue, so that
+        the rows of a queue keep their order."""
 
     def write(self, rows: Iterable[Outgoing]) -> int:
         """Send all rows and wait for the acknowledgements. Return how many rows were sent."""
@@ -125,7 +121,7 @@ class QueueWriter:
             size = _size(row.message)
             queue = self._queue_of(row)
             waiting = self._waiting.get(queue)
-            if waiting and (waiting.size + size > limit or len(waiting.rows) >= self._batch_messages):
+            if waiting and (waiting.size + size > limit or len(waiting.rows) >= BATCH_MESSAGES):
                 self._flush(queue)
                 queue = self._queue_of(row)
             while self._waiting and self._size + size > BUFFERED_BATCHES * limit:
@@ -136,8 +132,8 @@ class QueueWriter:
             self._size += size
         for queue in list(self._waiting):
             self._flush(queue)
-        for request in list(self._under_way):
-            self._settle(request)
+        for queue in list(self._under_way):
+            self._settle(queue)
         return self.sent
 
     def _queue_of(self, row: Outgoing) -> MessageQueue:
@@ -176,47 +172,43 @@ class QueueWriter:
         self._size -= waiting.size
         if self._current.get(queue.topic) == queue:
             del self._current[queue.topic]
-        request = queue, waiting.rows[0].row if self._options.exactly_once else 0
-        if request in self._under_way:
-            self._settle(request)
-        while self._under_way and not self._has_room(waiting.size):
+        if queue in self._under_way:
+            self._settle(queue)
+        while len(self._under_way) >= self._options.max_in_flight:
             self._settle(next(iter(self._under_way)))
-        self._size_under_way += waiting.size
-        begun = self._begin(waiting.rows, queue, again=False)
-        self._under_way[request] = _UnderWay(waiting.rows, waiting.size, begun)
+        self._under_way[queue] = _UnderWay(waiting.rows, self._begin(waiting.rows, queue, again=False))
 
-    def _has_room(self, size: int) -> bool:
-        """Return whether a request with rows of this size in bytes may be sent beside those in flight."""
-        most = self._options.max_in_flight
-        if not self._options.exactly_once:
-            return len(self._under_way) < most
-        largest = most * self._options.max_batch_bytes
-        return len(self._under_way) < most * ROWS_IN_FLIGHT and self._size_under_way + size <= largest
-
-    def _settle(self, request: tuple[MessageQueue, int]) -> None:
+    def _settle(self, queue: MessageQueue) -> None:
         """Wait until a request in flight is acknowledged. If it is not, send the same rows again, up to
-        `retries` times."""
-        queue, (rows, size, acknowledged) = request[0], self._under_way.pop(request)
-        self._size_under_way -= size
+        `retries` times. Of a batch that is stored in part, send the rows again that are not stored."""
+        rows, acknowledged = self._under_way.pop(queue)
         where = f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}"
-        for attempt in range(self._options.retries + 1):
+        failures = 0
+        while rows:
             try:
-                result = (self._begin(rows, queue, again=True) if attempt else acknowledged)()
-                break
+                result = acknowledged()
+                if result.status is not SendStatus.OK:
+                    raise SinkError(f"{where}: stored, but not on a quorum: {result.status.value}")
+                self.sent += len(rows)
+                return
+            except AlreadyStored as error:
+                left = [row for number, row in enumerate(rows) if number not in error.stored]
+                if len(left) == len(rows):
+                    raise SinkError(f"{where}: the broker does not say which rows are stored") from error
+                self.sent += len(rows) - len(left)
+                rows = left
             except (NoBroker, OutcomeUnknown) as error:
-                if attempt == self._options.retries:
-                    raise SinkError(
-                        f"{where}: not acknowledged in {attempt + 1} attempts: {error}"
-                    ) from error
+                failures += 1
+                if failures > self._options.retries:
+                    raise SinkError(f"{where}: not acknowledged in {failures} attempts: {error}") from error
             except ClientError as error:
-                raise SinkError(f"{where}: {error}") from error
-        if result.status is not SendStatus.OK:
-            raise SinkError(f"{where}: stored, but not on a quorum: {result.status.value}")
-        self.sent += len(rows)
+                raise SinkError(f"{where}{_refused_row(rows, error)}: {error}") from error
+            if rows:
+                acknowledged = self._begin(rows, queue, again=True)
 
     def _begin(self, rows: list[Outgoing], queue: MessageQueue, *, again: bool) -> Acknowledgement:
         messages = [self._named(row, again) for row in rows]
-        if len(messages) == 1:
+        if len(messages) == 1 and not self._options.exactly_once:
             return self._producer.begin(messages[0], queue)  # may be compressed, and larger than a batch
         return self._producer.begin_batch(messages, queue)
 
@@ -224,8 +216,19 @@ class QueueWriter:
         """Give a message the unique id that follows from the id of its row. Any attempt of the task may have
         sent it before. Without an id only this attempt knows the message."""
         if row.ident is not None:
-            return with_unique_id(row.message, unique_id_of(row.ident), again=True)
+            named = with_unique_id(row.message, unique_id_of(row.ident), again=True)
+            if self._options.exactly_once:
+                named.properties = {**(named.properties or {}), IDEMPOTENT: "1"}
+            return named
         return with_unique_id(row.message, unique_id_of(f"{self._attempt}:{row.row}"), again)
+
+
+def _refused_row(rows: Sequence[Outgoing], error: ClientError) -> str:
+    """Return a text that says which row was refused, if the broker's text has its unique id."""
+    for row in rows:
+        if row.ident is not None and unique_id_of(row.ident) in str(error):
+            return f", row {row.row} with the id {row.ident!r}"
+    return ""
 
 
 def _size(message: Message) -> int:

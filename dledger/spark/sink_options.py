@@ -23,8 +23,8 @@ OPTIONS = {
     "idColumn": "column with an id of each row, of type string; default: the column id of our own source",
     "dedupId": "default: messages carry the ids of their rows if there are any (DEDUP_ID); true: rows "
     "without ids are refused; false: no ids",
-    "exactlyOnce": "true: each row is sent alone, so that brokers recognise it when it is sent again; needs "
-    "ids; default false",
+    "exactlyOnce": "true: brokers look up each row by its id, recognise it when it is sent again, and refuse "
+    "another body; needs ids; default false",
     **access.OPTIONS,
 }
 """Maps the name of an option to its meaning."""
@@ -86,6 +86,8 @@ class SinkOptions:
     id_column: str = ""
     """The option `idColumn`, in lower case."""
     exactly_once: bool = False
+    checkpoint: str = ""
+    """The option `checkpointLocation` of Spark, for a stream."""
     ids: IdColumn | None = None
     """The column that names the rows, if there is one (`with_ids`)."""
 
@@ -126,7 +128,16 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     in_flight = values.positive("maxInFlight", given.get("maxInFlight", str(default.max_in_flight)))
     known = access.access_of(given)
     return SinkOptions(
-        servers, topic, size, int(retries), dedup_id, in_flight, known, id_column, exactly_once
+        servers,
+        topic,
+        size,
+        int(retries),
+        dedup_id,
+        in_flight,
+        known,
+        id_column,
+        exactly_once,
+        given.get("checkpointLocation", ""),
     )
 
 

@@ -45,7 +45,8 @@ FIRST_LIFE = (
     names.ORIGIN_MESSAGE_ID,
     names.CONSUME_START_TIME,
     names.POP_CK,
-    "__RESEND",
+    names.RESEND,
+    names.IDEMPOTENT,
 )
 """Properties that describe how a copied message was first sent, and properties that the client sets
 itself. They are not copied."""

@@ -16,7 +16,9 @@ from dledger.broker.intake.resends import RESEND_TEXT
 from dledger.broker.store import index_service
 from dledger.broker.store.index_service import IndexBehind
 from dledger.broker.store.message_store import StoreLimits
+from dledger.formats.checksum import crc32
 from dledger.formats.properties import encode_properties
+from dledger.formats.record import CRC_MASK
 from dledger.formats.state import RESENDS, Resend
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -24,7 +26,7 @@ from dledger.remoting.commands import SerializeType
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.settings import Property
 from tests.broker.fake_node import FakeLog
-from tests.broker.harness import FakeConnection, Reply, World, run, send_header, skip_s
+from tests.broker.harness import FakeConnection, Pending, Reply, World, run, send_header, skip_s
 from tests.broker.test_send import batch_body
 from tests.client.fake_cluster import eventually
 
@@ -63,6 +65,17 @@ def first(unique_id: str = "ID1", **more: str) -> str:
 
 def again(unique_id: str = "ID1", **more: str) -> str:
     return first(unique_id, **more) + RESEND_TEXT
+
+
+def keyed(unique_id: str = "ID1", **more: str) -> str:
+    """The unique id is an idempotency key."""
+    return first(unique_id, __IDEMPOTENT="1", **more) + RESEND_TEXT
+
+
+def keyed_batch(world: World, *bodies: bytes, queue: int = 0, **ids: str) -> Pending:
+    """A batch whose messages have their bodies as keys, or those of `ids`."""
+    messages = [(body, keyed(ids.get(body.decode(), body.decode())).encode()) for body in bodies]
+    return world.send("T", batch_body(*messages), queue, "", batch=True)
 
 
 def place(reply: Reply) -> tuple[int, str, str, str]:
@@ -458,3 +471,148 @@ def test_rows_have_bounds() -> None:
     row = Resend("ID", 1)
     assert row.op() == {"op": "resend", "id": "ID", "time": 1}
     assert RESENDS.removal("ID") == {"op": "resend_over", "id": "ID"}
+
+
+# --- idempotency keys ---------------------------------------------------------------------------------
+
+
+def stored_of(reply: Reply) -> list[int]:
+    """Which messages of a batch are stored already."""
+    assert reply.code == ResponseCode.ALREADY_STORED, reply
+    return [int(number) for number in reply.ext["storedMessages"].split(",")]
+
+
+def test_a_batch_with_keys_is_recognised_message_by_message(tmp_path: Path) -> None:
+    """In any order, in part, sent alone or in batches; and nothing is stored of a batch that is known in
+    part."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            one = await keyed_batch(world, b"one", b"two", b"three")
+            assert len(one.ext["msgId"].split(",")) == 3
+            assert stored_of(await keyed_batch(world, b"three", b"one", b"two", queue=1)) == [0, 1, 2]
+            assert stored_of(await keyed_batch(world, b"four", b"two", b"five", b"one")) == [1, 3]
+            assert place(await keyed_batch(world, b"four", b"five"))[3] == "3"
+            alone = await world.send("T", b"two", 1, keyed("two"))
+            assert place(alone)[2:] == ("0", "1")
+            await world.send("T", b"six", 1, keyed("six"))
+            assert stored_of(await keyed_batch(world, b"seven", b"six")) == [1]
+            assert stored_of(await keyed_batch(world, b"six")) == [0], "a batch of one"
+            assert await count(world) == 5 and await count(world, queue=1) == 1
+            assert world.features.intake.resends.recognized == 3 + 2 + 1 + 1 + 1
+            assert not world.features.intake.resends.looking
+
+    run(test)
+
+
+def test_batches_with_keys_in_flight_at_once_are_stored_once(tmp_path: Path) -> None:
+    """Each waits for those before it that have a key of it."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            await world.send("T", b"before")
+            world.node.auto = False
+            asked = [
+                keyed_batch(world, *bodies)
+                for bodies in ((b"a", b"b"), (b"b", b"c"), (b"d",), (b"c", b"a"), (b"c", b"e"))
+            ]
+            alone = world.send("T", b"b", 0, keyed("b"))
+            await asyncio.sleep(0.05)
+            assert not any(one.done for one in asked) and not alone.done
+            world.node.auto = True
+            world.node.commit()
+            replies = [await one for one in asked]
+            assert stored_of(replies[1]) == [0] and stored_of(replies[3]) == [1]
+            assert place(await alone)[3] == "2"
+            assert [reply.code for reply in replies].count(ResponseCode.SUCCESS) == 3
+            assert await count(world) == 1 + 2 + 1 + 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_key_names_one_body(tmp_path: Path, batch: bool) -> None:
+    """The refusal names both. In another topic the key is free."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            await world.send("T", b"before", 1)
+            await world.send("T", b"hello", 1, keyed("K"))
+            if batch:
+                refused = await keyed_batch(world, b"x", b"hullo", hullo="K")
+            else:
+                refused = await world.send("T", b"hullo", 2, keyed("K"))
+            assert refused.code == ResponseCode.ILLEGAL_OPERATION
+            crcs = [f"{crc32(body) & CRC_MASK:08x}" for body in (b"hello", b"hullo")]
+            for part in ("id K is stored with another body: topic T, queue 1, offset 1", *crcs):
+                assert part in (refused.remark or ""), refused.remark
+            assert await count(world) == await count(world, queue=2) == 0
+            assert place(await world.send("T", b"hello", 2, keyed("K")))[2:] == ("1", "1")
+            assert (await world.send("U", b"hullo", 0, keyed("K"))).code == ResponseCode.SUCCESS
+            # Without the mark it is another message, as before; and then either body is known.
+            assert (await world.send("T", b"hullo", 3, again("K"))).code == ResponseCode.SUCCESS
+            for body, queue in ((b"hello", "1"), (b"hullo", "3")):
+                assert place(await world.send("T", body, 0, keyed("K")))[2] == queue
+
+    run(test)
+
+
+def test_messages_with_keys_are_recognised_whoever_stored_them(tmp_path: Path) -> None:
+    """By sends with and without the mark, by the next leader; and they need no row in the table of ids."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            one = await world.send("T", b"hello", 0, first("K"))
+            assert place(await world.send("T", b"hello", 1, keyed("K"))) == place(one)
+            await keyed_batch(world, b"two", b"three")
+            world.node.follow("n1")
+            world.node.lead()
+            assert stored_of(await keyed_batch(world, b"three", b"four")) == [0]
+            assert place(await world.send("T", b"two", 0, again("two")))[3] == "1"
+            assert (await world.send("T", b"alone", 0, keyed("alone"))).code == ResponseCode.SUCCESS
+            assert not world.broker.store.state[RESENDS].rows
+
+    run(test)
+
+
+def test_a_mark_without_the_other_is_none(tmp_path: Path) -> None:
+    """A key that its producer does not mark as sent again may be looked up by nobody."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            await world.send("T", b"hello", 0, first("K", __IDEMPOTENT="1"))
+            await world.send("T", b"hullo", 0, first("K", __IDEMPOTENT="1"))
+            assert await count(world) == 2
+            unlike = await world.send("T", b"hillo", 0, first("K", __IDEMPOTENT="0") + RESEND_TEXT)
+            assert place(unlike)[3] == "2"
+
+    run(test)
+
+
+def test_a_batch_in_which_keys_are_mixed_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            for texts in ((keyed("a"), again("b")), (keyed("a"), keyed("a")), (keyed("a"), first("b"))):
+                messages = [(b"%d" % number, text.encode()) for number, text in enumerate(texts)]
+                reply = await world.send("T", batch_body(*messages), 0, "", batch=True)
+                assert reply.code == ResponseCode.MESSAGE_ILLEGAL and "__IDEMPOTENT" in (reply.remark or "")
+            assert await count(world) == 0 and not world.features.intake.resends.looking
+
+    run(test)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_key_that_cannot_be_looked_up_is_refused(tmp_path: Path, batch: bool) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, store=StoreLimits(index_enable=False)) as world:
+            if batch:
+                reply = await keyed_batch(world, b"a", b"b")
+            else:
+                reply = await world.send("T", b"hello", 0, keyed())
+            assert reply.code == ResponseCode.ILLEGAL_OPERATION
+            assert "messageIndexEnable=true" in (reply.remark or "") and await count(world) == 0
+        async with serving(tmp_path / "retry") as world:
+            reply = await world.send("%DLQ%CG", b"hello", 0, keyed())
+            assert reply.code == ResponseCode.ILLEGAL_OPERATION and "__IDEMPOTENT" in (reply.remark or "")
+
+    run(test)

@@ -120,6 +120,8 @@ class FakeBroker:
         self.index = True
         """Whether it says that it keeps an index of keys."""
         self.shows_settings = True
+        self.oldest_ms: int | None = None
+        """Store time of the oldest entry of its log; None: it does not say."""
         self.port = 0
         self.server: RemotingServer
 
@@ -332,6 +334,8 @@ class FakeBroker:
 
     def _runtime_info(self, connection: Connection, request: Request) -> None:
         figures = {"raftTerm": "1"} if self.cluster.ours else {"brokerVersionDesc": "V5_3_3"}
+        if self.oldest_ms is not None:
+            figures["earliestMessageTimeStamp"] = str(self.oldest_ms)
         connection.respond(request, 0, body=KvTable(figures).encode())
 
     def _config(self, connection: Connection, request: Request) -> None:
@@ -340,7 +344,7 @@ class FakeBroker:
             return
         text = f"brokerName={GROUP}\nmessageIndexEnable={str(self.index).lower()}\n"
         if self.cluster.ours:
-            text += f"dLegerSelfId=n{self.number}\nduplicateCheckTopics=\n"
+            text += f"dLegerSelfId=n{self.number}\nidempotencyKeys=true\n"
         connection.respond(request, 0, body=text.encode())
 
     def _all_topics(self, connection: Connection, request: Request) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -31,6 +31,18 @@ class Cluster:
     master: str
     environ: dict[str, str]
     directory: Path
+    workers: list[int] = field(default_factory=list)
+    """Process ids of the workers, which start the executors."""
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors that run now, in the order of their workers."""
+        parents = {pid: parent for pid, parent in map(_parent, _pids()) if parent}
+        found = []
+        for worker in self.workers:
+            for pid in (pid for pid, parent in parents.items() if parent == worker):
+                if b"CoarseGrainedExecutorBackend" in _command(pid):
+                    found.append(pid)
+        return found
 
     def submit(self, *arguments: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """spark-submit, from a directory where our packages are not."""
@@ -63,7 +75,7 @@ def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
         for number in range(workers):
             log = directory / f"worker-{number}.log"
             _wait_for(log, r"(Successfully registered) with master", started[1 + number])
-        yield Cluster(master, environ, directory)
+        yield Cluster(master, environ, directory, [process.pid for process in started[1:]])
     finally:
         _stop(started)
 
@@ -90,6 +102,25 @@ def connect_server(
         yield "sc://" + _wait_for(log, r"Spark Connect server started at: (\S+)", started)
     finally:
         _stop([started])
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _parent(pid: int) -> tuple[int, int]:
+    """The process and its parent, which is 0 if the process has ended."""
+    try:
+        return pid, int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return pid, 0
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _environ(directory: Path) -> dict[str, str]:

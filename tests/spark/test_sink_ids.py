@@ -18,15 +18,16 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from dledger.client import Message, MessageQueue, OutcomeUnknown, Producer, SendResult, SendStatus
+from dledger.client import Message, MessageQueue, OutcomeUnknown, Producer, SendFailed, SendResult, SendStatus
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import RangeOptions
 from dledger.client.encoding import received_all
+from dledger.client.errors import AlreadyStored
 from dledger.client.producing.preset_ids import MessageWithId, unique_id_of
 from dledger.local.cluster import LocalCluster
 from dledger.spark import sink_rows, source
 from dledger.spark.option_values import BadOption
-from dledger.spark.sink import ROWS_IN_FLIGHT, QueueWriter
+from dledger.spark.sink import QueueWriter
 from dledger.spark.sink_brokers import check_brokers
 from dledger.spark.sink_options import SinkOptions, check_columns
 from dledger.spark.sink_rows import DEDUP_ID, MAX_ID_BYTES, IdColumn, Outgoing, SinkError, outgoing
@@ -150,13 +151,14 @@ class Recorder:
 
     def __init__(self, fails: int = 0) -> None:
         self.sent: list[tuple[int, list[MessageWithId]]] = []
-        self.under_way = self.most = 0
+        self.alone = 0
         self._fails = fails
 
     def queues(self, topic: str) -> list[MessageQueue]:
         return [MessageQueue(topic, "g", number) for number in (0, 1)]
 
     def begin(self, message: Message, queue: MessageQueue) -> Callable[[], SendResult]:
+        self.alone += 1
         return self.begin_batch([message], queue)
 
     def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
@@ -165,11 +167,8 @@ class Recorder:
         self.sent.append((queue.queue_id, named))
         self._fails -= 1
         failing = self._fails >= 0
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
 
         def answer() -> SendResult:
-            self.under_way -= 1
             if failing:
                 raise OutcomeUnknown("?")
             return SendResult(SendStatus.OK, "", "", queue, 0)
@@ -205,38 +204,98 @@ def test_a_row_without_an_id_is_marked_only_when_its_own_task_sends_it_again() -
     assert not {m.unique_id for m in other.sent[0][1]} & {m.unique_id for m in first}
 
 
-def test_exactly_once_sends_each_row_alone_to_the_queue_that_its_id_says() -> None:
+def test_exactly_once_sends_keys_to_the_queue_that_the_id_says() -> None:
     names = [ours(number) for number in range(40)]
     found = []
     for _ in range(2):
         names = random.Random(3).sample(names, len(names))
         producer = Recorder()
         write(producer, rows(names, OURS), exactly_once=True)
-        assert all(len(batch) == 1 for _, batch in producer.sent)
-        found.append({(batch[0].properties or {})[DEDUP_ID]: queue for queue, batch in producer.sent})
+        assert len(producer.sent) == 2
+        sent = [(queue, message.properties or {}) for queue, batch in producer.sent for message in batch]
+        assert {properties["__IDEMPOTENT"] for _, properties in sent} == {"1"}
+        found.append({properties[DEDUP_ID]: queue for queue, properties in sent})
     assert found[0] == found[1] and set(found[0].values()) == {0, 1}
+    plain = Recorder()
+    write(plain, rows(names, OURS))
+    assert not any("__IDEMPOTENT" in (one.properties or {}) for _, batch in plain.sent for one in batch)
     for topic in ("%RETRY%G", "%DLQ%G"):
         kept = [Outgoing(0, Message(topic, b"x"), None, "a")]
         with pytest.raises(SinkError, match=f"row 0 .* messages of {topic} again.*remove the option exactly"):
             write(Recorder(), kept, exactly_once=True)
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 2 * ROWS_IN_FLIGHT), (9_000, 2), (30_000, 1)])
-def test_exactly_once_has_many_rows_in_flight_with_a_bound_in_bytes(size: int, most: int) -> None:
-    producer = Recorder(fails=3)
-    sent = rows([ours(number) for number in range(300)], OURS, "x" * size)
-    assert (
-        write(
-            producer,
-            sent,
-            exactly_once=True,
-            max_in_flight=2,
-            max_batch_bytes=60_000 if size == 1 else 10_000,
-        )
-        == 300
-    )
-    assert (producer.most, producer.under_way) == (most, 0)
-    assert len(producer.sent) == 303
+def test_a_row_that_is_alone_is_a_batch_too() -> None:
+    """A message that is sent alone may be compressed: then its body is another one than in a batch."""
+    producer = Recorder()
+    write(producer, rows([ours(1)], OURS, "x" * 9000), exactly_once=True)
+    assert producer.alone == 0 and len(producer.sent) == 1
+    write(producer, rows([ours(1)], OURS, "x" * 9000))
+    assert producer.alone == 1
+
+
+class Knowing(Recorder):
+    """A broker that has some rows already, by their ids; it stores the others."""
+
+    def __init__(self, *known: str, fails: int = 0, refuses: str = "") -> None:
+        """`refuses`: the id of a row that it has with another body."""
+        super().__init__(fails)
+        self.known = list(known)
+        self._refuses = refuses
+
+    def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
+        ids = [(message.properties or {})[DEDUP_ID] for message in messages]
+        stored = frozenset(number for number, one in enumerate(ids) if one in self.known)
+        if not stored and self._refuses not in ids:
+            self.known += ids  # also if the answer is lost
+        answer = super().begin_batch(messages, queue)
+
+        def answers() -> SendResult:
+            result = answer()
+            if self._refuses in ids:
+                name = unique_id_of(self._refuses)
+                raise SendFailed(f"the message with the id {name} is stored with another body: queue 1", 604)
+            if stored:
+                raise AlreadyStored("some", stored)
+            return result
+
+        return answers
+
+
+def test_rows_that_are_stored_already_are_not_sent_again() -> None:
+    names = [ours(number) for number in range(40)]
+    producer = Knowing(*names[::3])
+    assert write(producer, rows(names, OURS), exactly_once=True) == 40, "each of them is written"
+    assert sorted(producer.known) == sorted(names)
+    sent = [(message.properties or {})[DEDUP_ID] for _, batch in producer.sent[2:] for message in batch]
+    assert sorted(sent) == sorted(set(names) - set(names[::3])), "the rest, once for each queue"
+    assert write(Knowing(*names), rows(names, OURS), exactly_once=True) == 40
+    assert write(producer, rows(names[:1], OURS), exactly_once=True) == 1
+
+
+def test_a_batch_whose_answer_is_lost_is_written_when_the_broker_says_that_it_is_stored() -> None:
+    names = [ours(number) for number in range(40)]
+    producer = Knowing(fails=2)
+    assert write(producer, rows(names, OURS), exactly_once=True) == 40
+    assert sorted(producer.known) == sorted(names) and len(producer.sent) == 4
+
+
+def test_an_answer_that_names_no_row_ends_the_task() -> None:
+    class Vague(Recorder):
+        def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
+            def answer() -> SendResult:
+                raise AlreadyStored("?", frozenset({40}))
+
+            return answer
+
+    with pytest.raises(SinkError, match="the broker does not say which rows are stored"):
+        write(Vague(), rows([ours(1)], OURS), exactly_once=True)
+
+
+def test_the_same_id_with_another_body_is_an_error_that_names_both() -> None:
+    name = ours(1)
+    with pytest.raises(SinkError, match=f"row 1 with the id '{name}'.*stored with another body: queue 1"):
+        write(Knowing(refuses=name), rows([ours(0), name], OURS), exactly_once=True)
 
 
 def test_a_unique_id_has_the_form_of_a_clients_own() -> None:
@@ -352,21 +411,27 @@ def to(topic: str, sent: list[Outgoing]) -> list[Outgoing]:
 
 
 @pytest.mark.slow
-def test_repeats_in_the_same_order_are_stored_once_and_in_another_order_only_one_by_one(
+def test_repeats_in_the_same_order_are_stored_once_and_in_another_order_only_by_their_keys(
     group: LocalCluster,
 ) -> None:
     names = [ours(number) for number in range(500)]
     shuffled = random.Random(1).sample(names, len(names))
     group.create_topic("Batches", QUEUES)
-    group.create_topic("Alone", QUEUES)
+    group.create_topic("Keys", QUEUES)
     check_brokers(SinkOptions(group.namesrv_addr, "Batches", exactly_once=True))
     with Producer("PG_ids", group.namesrv_addr) as producer:
         for _ in range(2):
             write(producer, to("Batches", rows(names, OURS)), max_batch_bytes=20_000)
         assert sorted(stored(group, "Batches")) == sorted(names)
-        for order in (names, shuffled):
-            write(producer, to("Alone", rows(order, OURS)), exactly_once=True)
-        assert sorted(stored(group, "Alone")) == sorted(names)
+        for order in (names[100:300], names, shuffled):
+            write(producer, to("Keys", rows(order, OURS)), exactly_once=True, max_batch_bytes=20_000)
+            assert sorted(stored(group, "Keys")) == sorted(order), "once, in whatever batches"
+        other = rows([ours(0), ours(501), ours(400)], OURS, "another body")
+        with pytest.raises(SinkError, match=f"with the id '{ours(0)}'.*another body: topic Keys, queue"):
+            write(producer, to("Keys", other[:1]), exactly_once=True)
+        with pytest.raises(SinkError, match=r"with the id .*another body: topic Keys, queue"):
+            write(producer, to("Keys", other), exactly_once=True)
+        assert set(stored(group, "Keys")) - set(names) <= {ours(501)}
         write(producer, to("Batches", rows(shuffled, OURS)), exactly_once=True)
         assert sorted(stored(group, "Batches")) == sorted(names), "also what came in batches"
         write(producer, to("Batches", rows(shuffled, OURS)), max_batch_bytes=20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from dledger.client import Message, MessageQueue, NoBroker, OutcomeUnknown, Send
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.spark.option_values import BadOption
 from dledger.spark.sink import QueueWriter
+from dledger.spark.sink_brokers import begun_batch
 from dledger.spark.sink_options import SinkOptions, check_columns, parse
 from dledger.spark.sink_rows import DEDUP_ID, Outgoing, SinkError, message_of, outgoing, rows_of
 
@@ -450,6 +452,8 @@ def test_a_stream_arrives_across_failures_and_a_restart_exactly_once(
     for commit in (tmp_path / "check" / "commits").iterdir():
         if commit.name.strip(".").split(".")[0] == "1":
             commit.unlink()  # as if the driver had died before it noted the end of batch 1
+    begun = begun_batch(str(tmp_path / "check"))
+    assert begun is not None and begun.number == 1 and abs(begun.time / 1000 - time.time()) < 3600
     killed = group.kill_leader()
     feed(2)
     assert run() == query_id

@@ -52,6 +52,7 @@ class AdminProcessor:
             "brokerId": str(0 if leads else self._settings.now.follower_id),
             "brokerRole": "SYNC_MASTER" if leads else "SLAVE",
             "filterServerNums": "0",
+            "idempotencyKeys": "true",  # clients ask for it: older brokers look up batches as a whole
             "useTLS": "false",
         }
         self._requests.show(call.connection, call.request, {"version": str(VERSION)}, more)

@@ -1,12 +1,15 @@
 """Recognition of messages that are sent again. Such a message is stored once, and the second send is answered
 with the result of the first.
 
-A send is looked up before it is stored in three cases:
+A send is looked up before it is stored in four cases:
 
 * Its producer marks it as sent again (property `__RESEND`, set by the client of this project).
 * A send with the same unique id was stored before, and was marked as sent again (`formats.state.resends`).
   This happens if the first send arrives after the second one.
 * Its topic is listed in `duplicateCheckTopics`.
+
+* The unique id of its messages is an idempotency key: its producer marks each of them as sent again, in every
+  attempt, and with the property `__IDEMPOTENT`. See below.
 
 All other sends are not delayed. They cost two look-ups in tables that are nearly always empty.
 
@@ -24,6 +27,18 @@ the result certain:
 Two sends are the same if their topic, unique id and body are equal. Copies that consumers send back (%RETRY%)
 are also equal in all three, but they are intended. So sends to retry topics and dead letter topics are not
 looked up.
+
+**Idempotency keys.** An application gives such an id to a message, and all processes that send the message
+give it the same one. Three rules are stricter for these sends:
+
+* *Each message of a batch is looked up.* If none is stored, the batch is stored as a whole. Otherwise nothing
+  is stored, and the answer says which messages are stored (code 10001 ALREADY_STORED). The producer sends the
+  others again.
+* *A key names one body.* If a message with the key and another body is stored in the topic, the send is
+  refused. The text names both.
+* *A send that cannot be looked up is refused*, for example with `messageIndexEnable=false`.
+
+Their ids are not remembered in the table, because no send of them is without a mark.
 """
 
 from __future__ import annotations
@@ -44,6 +59,7 @@ from dledger.broker.topic.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from dledger.errors import OUT_OF_MEANS, refused_by_system
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import (
+    IDEMPOTENT,
     REAL_QID,
     RESEND,
     TIMER_OUT_MS,
@@ -55,7 +71,7 @@ from dledger.formats.record import Record
 from dledger.formats.state import MAX_NAME, MAX_RESENDS, RESEND_LIVE_MS, RESENDS, Op, Resend
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.log.reading import Rotten
-from dledger.remoting.codes import ResponseCode
+from dledger.remoting.codes import STORED_NUMBERS, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import REQUEST_OVERHEAD
@@ -66,7 +82,7 @@ from dledger.runtime.live_settings import LiveSettings
 RESEND_TEXT = f"{RESEND}\x011\x02"
 """The last property of a message that is marked as sent again, in encoded form."""
 RESEND_BYTES = RESEND_TEXT.encode()
-_UNIQ_KEY = UNIQ_KEY.encode()
+_UNIQ_KEY, _IDEMPOTENT = UNIQ_KEY.encode(), IDEMPOTENT.encode()
 ALL_TOPICS = "*"
 MAX_WAITING = 20_000
 """Largest number of sends that wait for their look-up; one more is refused with SYSTEM_BUSY."""
@@ -89,6 +105,8 @@ RETRY_S = 0.01
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
 """Limit of the work in one turn of the event loop (about 3 ms), and the fixed cost of one message. Both are
 in bytes of messages that are compared or stored. The cost of a message is its size plus the fixed cost."""
+ID_BYTES = 256
+"""Size, in bytes, of what is kept of a message of a batch while the batch is looked up by its keys."""
 COST_OF_TEXT = 8
 """Cost of one byte of properties, as a multiple of the cost of one byte of a body."""
 
@@ -119,10 +137,25 @@ class Sent(NamedTuple):
     """A second topic in which the first copy may be stored, or an empty text. It is used for a timer message,
     whose copy is in its own topic if it was due at once or has been delivered."""
 
+    idempotent: bool = False
+    """Whether the ids are idempotency keys."""
+    batch: bool = False
+    """Whether the messages were sent as a batch, which may be a batch of one."""
+
+    @property
+    def looked_up(self) -> list[bytes]:
+        """The unique ids that are looked up: of a batch only the first, unless the ids are idempotency
+        keys."""
+        return self.ids if self.idempotent else self.ids[:1]
+
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics in which the first copy may be stored."""
         return (self.topic, self.or_topic) if self.or_topic else (self.topic,)
+
+
+class _OtherBody(Exception):
+    """A message with the same topic and idempotency key, and another body, is stored. The text names both."""
 
 
 class _Repeated:
@@ -147,13 +180,8 @@ class _Repeated:
         self.deadline = deadline
         self.answer = answer
         self.again = again
-        self.size = len(request.body) + sent.text_size + REQUEST_OVERHEAD
+        self.size = len(request.body) + sent.text_size + REQUEST_OVERHEAD + ID_BYTES * len(sent.looked_up)
         self.cost = len(request.body) + COST_OF_TEXT * sent.text_size
-
-    @property
-    def id(self) -> bytes:
-        """The unique id under which the send is remembered."""
-        return self.sent.ids[0]
 
 
 class Resends(LeaderService):
@@ -214,9 +242,18 @@ class Resends(LeaderService):
         * If the look-up failed, the request is answered with an error.
 
         Returns False if the send is not looked up, because the index is off, the unique id is empty or too
-        long, or the request is one-way. Raises RemotingError 2 SYSTEM_BUSY if too many sends wait.
+        long, or the request is one-way. Raises RemotingError 604 ILLEGAL_OPERATION in these cases if the ids
+        are idempotency keys, and 2 SYSTEM_BUSY if too many sends wait.
         """
-        if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
+        usable = all(0 < len(one) <= MAX_NAME for one in sent.looked_up)
+        if not self._index.enabled or not usable or request.oneway:
+            if sent.idempotent:
+                raise RemotingError(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"messages with the property {IDEMPOTENT} cannot be looked up here, and nothing was "
+                    f"stored: set messageIndexEnable=true, give ids of 1 to {MAX_NAME} bytes, and wait for "
+                    "the answer",
+                )
             return False
         now = asyncio.get_running_loop().time()
         patience = PATIENCE_OF_OTHERS_S if patient else self._settings.now.queue_wait_s
@@ -228,7 +265,8 @@ class Resends(LeaderService):
                 "to be checked",
             )
         self.looked += 1
-        self.looking[item.id] = self.looking.get(item.id, 0) + 1
+        for one in sent.looked_up:
+            self.looking[one] = self.looking.get(one, 0) + 1
         self._bytes += item.size
         self._waiting.append(item)
         self._wanted.set()
@@ -291,16 +329,24 @@ class Resends(LeaderService):
     async def _look(self) -> None:
         batch = self._under_way
         ids: set[bytes] = set()
-        while self._waiting and len(batch) < MAX_TOGETHER and self._waiting[0].id not in ids:
-            ids.add(self._waiting[0].id)  # a second one with the id waits for the first
+        while self._waiting and len(ids) < MAX_TOGETHER and ids.isdisjoint(self._waiting[0].sent.looked_up):
+            ids.update(self._waiting[0].sent.looked_up)  # a second one with an id waits for the first
             batch.append(self._waiting.popleft())
         loop = asyncio.get_running_loop()
         try:
             await self._all_applied()
             patience = min(item.deadline for item in batch) - loop.time()
-            wanted = [(topic, item.id.decode()) for item in batch for topic in item.sent.topics]
+            wanted = [
+                (topic, one.decode())
+                for item in batch
+                for one in item.sent.looked_up
+                for topic in item.sent.topics
+            ]
             found_of = iter(await self._index.find(wanted, MAX_COPIES, max(patience, 0.01)))
-            places = [[at for _ in item.sent.topics for at in next(found_of)] for item in batch]
+            places = [
+                [[at for _ in item.sent.topics for at in next(found_of)] for _ in item.sent.looked_up]
+                for item in batch
+            ]
         except (IndexBehind, OSError) as error:
             if isinstance(error, OSError) and error.errno not in OUT_OF_MEANS:
                 raise refused_by_system("cannot read the index of messages by key", error) from error
@@ -311,7 +357,14 @@ class Resends(LeaderService):
             item = batch[0]
             try:
                 await self._pace.step(COST_OF_ONE + item.cost)
-                found = await self._first_copy(item.sent, positions)
+                if item.sent.idempotent:
+                    each = [await self._copy(item.sent, *one) for one in enumerate(positions)]
+                else:
+                    each = [await self._first_copy(item.sent, positions[0])]
+            except _OtherBody as error:
+                self._done(item)
+                item.connection.respond(item.request, ResponseCode.ILLEGAL_OPERATION, remark=str(error))
+                continue
             except Rotten as error:
                 self._done(item)
                 self._refuse(item, f"{error}; they wait for repair")
@@ -322,7 +375,7 @@ class Resends(LeaderService):
                 self._done(item)
                 self._refuse(item, f"cannot be read now: {error}")
                 continue
-            self._settle(item, found)
+            self._settle(item, each)
 
     async def _all_applied(self) -> None:
         """Wait until everything that was appended so far is applied."""
@@ -349,32 +402,64 @@ class Resends(LeaderService):
                 size = record.size
             if len(places) < len(sent.ids):
                 continue
-            queue_id, due = first.queue_id, "0"
-            if first.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
-                properties = decode_properties(first.properties)
-                real, due = properties.get(REAL_QID, ""), properties.get(TIMER_OUT_MS, "0")
-                queue_id = int(real) if real.isdecimal() else queue_id
-            due_ms = int(due) if due.isdecimal() else 0
-            return Found(first.store_host, places, queue_id, first.queue_offset, due_ms)
+            return _found(first, places)
+        return None
+
+    async def _copy(self, sent: Sent, number: int, positions: list[int]) -> Found | None:
+        """Return the first copy of message `number` of a send whose ids are idempotency keys. Raises
+        _OtherBody if the key names another message."""
+        other: Record | None = None
+        for position in sorted(set(positions)):
+            record = await self._with_id(sent, number, position)
+            if record is None or record.prepared_transaction_offset:
+                continue
+            if record.body_crc == sent.crcs[number]:
+                return _found(record, [position])
+            other = other or record
+        if other is not None:
+            raise _OtherBody(
+                f"the message with the id {sent.ids[number].decode(errors='replace')} is stored with another "
+                f"body: topic {other.topic}, queue {other.queue_id}, offset {other.queue_offset}, CRC32 of "
+                f"the body {other.body_crc:08x}, and {sent.crcs[number]:08x} in this send. An id with the "
+                f"property {IDEMPOTENT} names one body, so nothing was stored"
+            )
         return None
 
     async def _message(self, sent: Sent, number: int, position: int) -> Record | None:
         """Return the message at a position if it is message `number` of the send, otherwise None."""
+        record = await self._with_id(sent, number, position)
+        return record if record is not None and record.body_crc == sent.crcs[number] else None
+
+    async def _with_id(self, sent: Sent, number: int, position: int) -> Record | None:
+        """Return the message at a position if it has the topic and the id of message `number` of the send,
+        otherwise None."""
         message = await self._reader.message_at(position)
         if message is None:
             return None
         record = message[1]
         await self._pace.step(record.size + COST_OF_ONE)
-        if record.topic not in sent.topics or record.body_crc != sent.crcs[number]:
+        if record.topic not in sent.topics:
             return None
         key = find_property(record.properties.encode(), _UNIQ_KEY)
         return record if key == sent.ids[number] else None
 
-    def _settle(self, item: _Repeated, found: Found | None) -> None:
+    def _settle(self, item: _Repeated, each: list[Found | None]) -> None:
+        """Answer a send or store it. `each`: the first copies of its messages, or of the whole batch."""
         self._done(item)
         connection, request = item.connection, item.request
-        if found is not None:
-            self.recognized += 1
+        stored = [number for number, found in enumerate(each) if found is not None]
+        if stored:
+            self.recognized += len(stored)
+            if item.sent.idempotent and item.sent.batch:
+                connection.respond(
+                    request,
+                    ResponseCode.ALREADY_STORED,
+                    ext={STORED_NUMBERS: ",".join(map(str, stored))},
+                    remark=f"{len(stored)} of {len(each)} messages are stored already; the others are not",
+                )
+                return
+            found = each[0]
+            assert found is not None
             item.answer(found)
             return
         writer = self._gate.writer
@@ -416,11 +501,29 @@ class Resends(LeaderService):
 
     def _forget(self, item: _Repeated) -> None:
         self._bytes -= item.size
-        left = self.looking[item.id] - 1
-        if left:
-            self.looking[item.id] = left
-        else:
-            del self.looking[item.id]
+        for one in item.sent.looked_up:
+            left = self.looking[one] - 1
+            if left:
+                self.looking[one] = left
+            else:
+                del self.looking[one]
+
+
+def keyed(properties: bytes) -> bool:
+    """Whether the unique id of a message is an idempotency key, by its encoded properties as they were
+    sent."""
+    return properties.endswith(RESEND_BYTES) and find_property(properties, _IDEMPOTENT) == b"1"
+
+
+def _found(first: Record, places: list[int]) -> Found:
+    """Return what the answer to a send needs of the first copy. `places`: the positions of its messages."""
+    queue_id, due = first.queue_id, "0"
+    if first.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+        properties = decode_properties(first.properties)
+        real, due = properties.get(REAL_QID, ""), properties.get(TIMER_OUT_MS, "0")
+        queue_id = int(real) if real.isdecimal() else queue_id
+    due_ms = int(due) if due.isdecimal() else 0
+    return Found(first.store_host, places, queue_id, first.queue_offset, due_ms)
 
 
 def _first(values: dict[bytes, int], count: int) -> list[bytes]:

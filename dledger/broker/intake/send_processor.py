@@ -19,11 +19,14 @@ The codes of the answers:
 * 17: The topic does not exist and may not be created.
 * 29: The topic name is illegal, or the queue id is out of range.
 * 215: Not executed. The topic or the producer group has reached its limit for one second.
+* 604: Not executed. The idempotency key of a message is stored with another body, or cannot be looked up.
+* 10001: Not executed. Some messages of a batch with idempotency keys are stored already.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,7 +42,14 @@ from dledger.broker.intake.disposition import (
     check_disposition,
     delay_level_of,
 )
-from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Resends, Sent
+from dledger.broker.intake.resends import (
+    RESEND_BYTES,
+    RESEND_TEXT,
+    Found,
+    Resends,
+    Sent,
+    keyed,
+)
 from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.intake.send_checks import Offered, SendChecks
@@ -65,6 +75,7 @@ from dledger.formats.plain_messages import (
 )
 from dledger.formats.properties import (
     DELAY,
+    IDEMPOTENT,
     MAX_PROPERTIES_SIZE,
     REAL_QID,
     REAL_TOPIC,
@@ -228,6 +239,7 @@ class SendProcessor:
         ) and not looked_for:
             topic = _WAITS_IN.get(kind, header.topic)
             sent = Sent(topic, [unique_key], [crc32(body) & CRC_MASK], len(text))
+            sent = sent._replace(idempotent=keyed(text.encode()))
             if kind is Disposition.TIMED:
                 sent = sent._replace(or_topic=header.topic)
             if self._look_for(call, text, sent):
@@ -242,7 +254,7 @@ class SendProcessor:
             self._put_where_it_waits(writer, placed, kind, text, level)
         if offered is not None:
             self._checks.stored(offered, 1)
-        if looked_for:
+        if looked_for and not keyed(text.encode()):
             placed.ops = (*placed.ops, *self._resends.remember(writer, header.topic, placed.unique_key))
         index, queue_offset, position = writer.add_message(
             placed.slot,
@@ -307,8 +319,13 @@ class SendProcessor:
         if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
             return False  # an id that this broker creates was never sent before
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            if sent.idempotent:
+                raise RemotingError(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"equal messages of {topic} are intended: send without the property {IDEMPOTENT}",
+                )
             return False  # equal copies from consumers are intended
-        batch = call.header.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE
+        batch = sent.batch
 
         def answer(found: Found) -> None:
             unique_key = b"" if batch else ids[0]
@@ -440,13 +457,17 @@ class SendProcessor:
         ) and not looked_for:
             ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
             crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
-            text = first_properties.removesuffix(self._added).decode()
-            if self._look_for(call, text, Sent(header.topic, ids, crcs, 0)):
+            first_sent = first_properties.removesuffix(self._added)
+            sent = Sent(header.topic, ids, crcs, 0, idempotent=keyed(first_sent), batch=True)
+            if sent.idempotent:
+                self._check_keys(sent, messages)
+            if self._look_for(call, first_sent.decode(), sent):
                 return
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, len(messages), size)
         if offered is not None:
             self._checks.stored(offered, len(messages))
+        remembered = looked_for and not keyed(first_properties.removesuffix(self._added))
         index, first, positions = writer.add_batch(
             slot,
             queue_id,
@@ -455,10 +476,21 @@ class SendProcessor:
             self._origins.host(connection, request),
             messages,
             total,
-            self._resends.remember(writer, header.topic, unique_key) if looked_for else (),
+            self._resends.remember(writer, header.topic, unique_key) if remembered else (),
         )
         answer = self.answers.encode(request, positions, queue_id, first)
         self._answer(call, slot, index, answer, self._committed)
+
+    def _check_keys(self, sent: Sent, messages: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Raise RemotingError 13 MESSAGE_ILLEGAL unless each message of a batch has an idempotency key of its
+        own."""
+        marked = all(keyed(properties.removesuffix(self._added)) for _, _, properties in messages)
+        if not marked or len(set(sent.ids)) < len(sent.ids):
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has messages with and without the properties {IDEMPOTENT} and {RESEND}, or two "
+                "with the same unique id; nothing was stored",
+            )
 
     def _plain_batch(self, call: SendCall, offered: Offered | None, messages: int, size: int) -> None:
         """Store a batch of plain messages with the compiled twin."""

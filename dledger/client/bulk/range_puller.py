@@ -99,14 +99,22 @@ class RangePuller(BlockingClient[RangeReader]):
         return self._run(lambda inner: inner.keeps_order(group))
 
     def recognise_resends(self, groups: Iterable[str]) -> dict[str, bool | None]:
-        """Ask all registered brokers of these broker groups whether they recognise a message that is sent
-        again: address -> answer. They do if they are brokers of this project and keep an index of keys
-        (`messageIndexEnable`).
+        """Ask all registered brokers of these broker groups whether they recognise each message that is sent
+        again with an idempotency key: address -> answer. They do if they are brokers of this project, not of
+        an older version, and keep an index of keys (`messageIndexEnable`).
 
         The answer is None for a broker that cannot be reached, or that refuses to show its settings. Raises
         NoNameServer.
         """
         return self._run(lambda inner: inner.recognise_resends(groups))
+
+    def oldest_times(self, groups: Iterable[str]) -> dict[str, int | None]:
+        """Ask all registered brokers of these broker groups for the store time of the oldest entry of their
+        log, in ms since the epoch: address -> answer. What was stored later is still in the log.
+
+        The answer is None for a broker that cannot be reached, or that does not say it. Raises NoNameServer.
+        """
+        return self._run(lambda inner: inner.oldest_times(groups))
 
 
 async def _pull_all(

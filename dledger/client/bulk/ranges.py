@@ -48,8 +48,10 @@ report it."""
 
 INDEX_ON = "messageIndexEnable=true"
 """Line of the settings of a broker that keeps an index of keys."""
-_LOOKS_UP = "duplicateCheckTopics="
-"""Begin of a line that only brokers have which look up messages that are sent again."""
+OLDEST_TIME = "earliestMessageTimeStamp"
+"""Runtime figure: the store time of the oldest entry of a broker's log, in ms since the epoch."""
+KEYS_ON = "idempotencyKeys=true"
+"""Line of the settings of a broker that looks up each message of a batch with idempotency keys."""
 
 
 class OffsetsGone(ClientError):
@@ -154,26 +156,54 @@ class RangeReader(AsyncClient):
             raise BrokerRefused(f"runtime figures of {group}: {error.remark}") from error
 
     async def recognise_resends(self, groups: Iterable[str]) -> dict[str, bool | None]:
-        """Ask all registered brokers of these broker groups whether they recognise a message that is sent
-        again: address -> answer. They do if they are brokers of this project and keep an index of keys
-        (`messageIndexEnable`).
+        """Ask all registered brokers of these broker groups whether they recognise each message that is sent
+        again with an idempotency key: address -> answer. They do if they are brokers of this project, not of
+        an older version, and keep an index of keys (`messageIndexEnable`).
 
         The answer is None for a broker that cannot be reached, or that refuses to show its settings. Raises
         NoNameServer.
         """
-        known = await self._core.cluster()
 
-        async def ask(address: str) -> bool | None:
-            timeout = self._core.options.request_timeout_s
-            try:
-                code = RequestCode.GET_BROKER_CONFIG
-                answer = await self._core.remoting.invoke(address, code, None, b"", timeout)
-            except RemotingError:
-                return None
+        def read(answer: Response) -> bool | None:
             if answer.code != ResponseCode.SUCCESS:
                 return None
             lines = answer.body.decode("utf-8", "replace").splitlines()
-            return INDEX_ON in lines and any(line.startswith(_LOOKS_UP) for line in lines)
+            return INDEX_ON in lines and KEYS_ON in lines
+
+        return await self._each_broker(groups, RequestCode.GET_BROKER_CONFIG, read)
+
+    async def oldest_times(self, groups: Iterable[str]) -> dict[str, int | None]:
+        """Ask all registered brokers of these broker groups for the store time of the oldest entry of their
+        log, in ms since the epoch: address -> answer. What was stored later is still in the log.
+
+        The answer is None for a broker that cannot be reached, or that does not say it. Raises NoNameServer.
+        """
+
+        def read(answer: Response) -> int | None:
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            try:
+                table = decode_body(answer.body, KvTable, "table of runtime figures").table
+            except BadBody:
+                return None
+            text = table.get(OLDEST_TIME, "")
+            return int(text) if text.isdecimal() else None
+
+        return await self._each_broker(groups, RequestCode.GET_BROKER_RUNTIME_INFO, read)
+
+    async def _each_broker(
+        self, groups: Iterable[str], code: RequestCode, read: Callable[[Response], V | None]
+    ) -> dict[str, V | None]:
+        """Send a request without a header to all registered brokers of these groups, and return what `read`
+        makes of the answers: None for brokers that cannot be reached. Raises NoNameServer."""
+        known = await self._core.cluster()
+
+        async def ask(address: str) -> V | None:
+            timeout = self._core.options.request_timeout_s
+            try:
+                return read(await self._core.remoting.invoke(address, code, None, b"", timeout))
+            except RemotingError:
+                return None
 
         wanted = [known[group].brokerAddrs.values() for group in dict.fromkeys(groups) if group in known]
         return await self._each(list(dict.fromkeys(chain.from_iterable(wanted))), ask)

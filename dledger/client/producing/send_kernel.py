@@ -37,6 +37,7 @@ from dledger.client.errors import (
     OutcomeUnknown,
     Overflow,
     SendFailed,
+    refused_send,
     refused_text,
 )
 from dledger.client.message import MessageQueue, SendResult, SendStatus
@@ -388,7 +389,7 @@ class SendKernel:
             self._core.refresh_soon(send.target.queue.topic)
             self._retry(send, self.options.busy_pause_s, answer)
         else:
-            self._finish(send, SendFailed(refused_text(code, answer.remark), code))
+            self._finish(send, refused_send(answer))
 
     def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
         """Try again, at another broker if possible. If the attempts or the time are used up, end the message.

@@ -88,6 +88,7 @@ _NOT_COPIED = frozenset(
         names.TIMER_OUT_MS,
         names.TIMER_ROLL_TIMES,
         names.RESEND,
+        names.IDEMPOTENT,
         ORIGIN,
         EARLIER,
     }
