@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from os.path import dirname
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +24,9 @@ from dledger.formats.properties import KEYS, TAGS
 from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
 from dledger.spark import columns
 from dledger.spark.copies import NO_COPIES, Copies, Copy, warn
-from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, read_windows
+from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, is_retired, read_windows
 from dledger.spark.expected import Expected
+from dledger.spark.offsets import DataLost
 from dledger.spark.options import Options
 from dledger.spark.records import Records, records_of, slices
 from dledger.spark.selection import Selection
@@ -36,6 +38,7 @@ _WAYS_OUT = (
     "run the audit, name the other replicas of the group in path as well, or set corruptRecords to skip or "
     "include"
 )
+_RETIRED = "retention deleted the segment before it was read"
 _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
 """The last ms of the year 9999. Spark can show only the years 1 to 9999, and a producer's clock may be
@@ -109,7 +112,8 @@ class Lives(Protocol):
 @dataclass(frozen=True)
 class MessageRows:
     """Turns messages into rows. `corrupt`: what to do with damage: fail, skip, or include it as rows;
-    `group`: the value of the column `group`; `deleted`: whether messages of deleted topics become rows."""
+    `group`: the value of the column `group`; `deleted`: whether messages of deleted topics become rows;
+    `lossy`: whether segments that retention deletes before they are read are left out."""
 
     selection: Selection
     columns: columns.Columns
@@ -117,13 +121,15 @@ class MessageRows:
     group: str
     lives: Lives
     deleted: bool
+    lossy: bool = False
 
     def of_piece(self, piece: Piece, highest: int, copies: Copies = NO_COPIES) -> Iterator[pa.RecordBatch]:
         """Yield the messages in a piece of a segment, up to index `highest`. What is damaged or lost is taken
         from `copies`, with a DamageWarning.
 
         If no replica has it, and if a file cannot be read, raises CorruptMessage if `corrupt` is fail. With
-        skip, it is left out; with include, it becomes rows.
+        skip, it is left out; with include, it becomes rows. If retention has deleted the segment, raises
+        DataLost instead of CorruptMessage, or leaves it out.
         """
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
@@ -139,7 +145,9 @@ class MessageRows:
                     following = int(window.columns.index[-1]) + 1
         except OSError as error:
             why = f"the file cannot be read: {error}"
-            if self.corrupt == "fail" and not len(copies):
+            if is_retired(dirname(piece.task.path), piece.task.start):
+                why = _RETIRED
+            if self.corrupt == "fail" and not len(copies) and why != _RETIRED:
                 raise CorruptMessage(f"{piece.task.path}: from entry {following} on {why}") from error
         yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why, copies)
 
@@ -407,8 +415,12 @@ class MessageRows:
         for low, high, found in self._elsewhere(copies, piece.task.directory, first, last, why):
             if found is not None:
                 yield from self._rows_of(found, piece.task.directory)
+            elif self.lossy and why == _RETIRED:
+                continue
             elif self.corrupt != "skip":
                 text = f"{piece.task.path}: entries {low} to {high} are lost here ({why})"
+                if self.corrupt == "fail" and why == _RETIRED:
+                    raise DataLost(f"{text}: failOnDataLoss=false leaves them out")
                 if self.corrupt == "fail":
                     raise CorruptMessage(f"{text}: {_WAYS_OUT}")
                 yield from self._corrupt_rows([{"_corrupt": text, "logIndex": low}])
@@ -430,6 +442,7 @@ def message_rows(options: Options, selection: Selection, group: str, lives: Live
         group,
         lives,
         options.include_deleted,
+        not options.fail_on_data_loss,
     )
 
 
