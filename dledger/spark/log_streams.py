@@ -245,7 +245,7 @@ def _rows_of(
     try:
         window = _read_window(files, part, position, size)
     except (DataLost, OSError) as error:
-        if not part.others:
+        if not part.others and not rows.lossy:
             raise
         lost, window = error, _window_of(b"", part, position, size)
     copies = _QueueCopies(OtherReplicas(part.others), expected)

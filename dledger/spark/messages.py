@@ -38,7 +38,6 @@ _WAYS_OUT = (
     "run the audit, name the other replicas of the group in path as well, or set corruptRecords to skip or "
     "include"
 )
-_RETIRED = "retention deleted the segment before it was read"
 _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
 """The last ms of the year 9999. Spark can show only the years 1 to 9999, and a producer's clock may be
@@ -145,9 +144,7 @@ class MessageRows:
                     following = int(window.columns.index[-1]) + 1
         except OSError as error:
             why = f"the file cannot be read: {error}"
-            if is_retired(dirname(piece.task.path), piece.task.start):
-                why = _RETIRED
-            if self.corrupt == "fail" and not len(copies) and why != _RETIRED:
+            if self.corrupt == "fail" and not len(copies):
                 raise CorruptMessage(f"{piece.task.path}: from entry {following} on {why}") from error
         yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why, copies)
 
@@ -415,12 +412,15 @@ class MessageRows:
         for low, high, found in self._elsewhere(copies, piece.task.directory, first, last, why):
             if found is not None:
                 yield from self._rows_of(found, piece.task.directory)
-            elif self.lossy and why == _RETIRED:
                 continue
-            elif self.corrupt != "skip":
+            gone = is_retired(dirname(piece.task.path), piece.task.start)
+            if self.corrupt != "skip" and not (gone and self.lossy):
                 text = f"{piece.task.path}: entries {low} to {high} are lost here ({why})"
-                if self.corrupt == "fail" and why == _RETIRED:
-                    raise DataLost(f"{text}: failOnDataLoss=false leaves them out")
+                if self.corrupt == "fail" and gone:
+                    raise DataLost(
+                        f"{piece.task.path}: entries {low} to {high} are lost: retention deleted the segment "
+                        "before it was read; failOnDataLoss=false leaves them out"
+                    )
                 if self.corrupt == "fail":
                     raise CorruptMessage(f"{text}: {_WAYS_OUT}")
                 yield from self._corrupt_rows([{"_corrupt": text, "logIndex": low}])

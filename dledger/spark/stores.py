@@ -222,8 +222,8 @@ def _at_most(units: IndexUnits, piece: Piece, most: int | None) -> Iterator[Piec
 
 
 def _entries(piece: Piece) -> int:
-    """Return how many entries a piece has at most, as far as it is known."""
-    return max(1, piece.last - piece.first + 1)
+    """Return how many entries a piece has at most; NO_END if it reaches to the end of the log."""
+    return piece.last - piece.first + 1 if piece.last >= 0 else NO_END
 
 
 def packed(
