@@ -141,8 +141,10 @@ counts."""
 
 
 def reason(name: str) -> str | None:
-    """Return why an option of Kafka is not accepted and what to do instead; None for any other option."""
+    """Return why an option of Kafka is not accepted and what to do instead; None for any other option. The
+    text has the name as Kafka writes it, as Spark passes names in lower case."""
     for known, option in {**OF_SOURCE, **OF_CONSUMER}.items():
         if not option.accepted and fnmatchcase(name.lower(), known.lower()):
-            return f"it is an option of Kafka's source: {option.note}"
+            written = name if "*" in known else known
+            return f"option {written}: it is an option of Kafka's source: {option.note}"
     return None

@@ -313,7 +313,7 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
         if known is None and name.lower() in _TABLE_PROPERTIES:
             raise BadOption(NO_TABLE)
         if known is None and (why := kafka_options.reason(name)):
-            raise BadOption(f"option {name}: {why}")
+            raise BadOption(why)
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:
