@@ -277,21 +277,31 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 
 
 def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Cut every range into `parts` pieces, and put pieces with the same number together. These pieces are
-    close to each other in time, and therefore in the log."""
+    """Divide the ranges into at most `parts` parts.
+
+    Every range is cut into slices, and slices with the same number are put together, as they are close to
+    each other in time, and therefore in the log. There are as many slices as parts or, if that would be more
+    than MOST_RANGES pieces, fewer. Then the queues of a slice are divided among several parts.
+    """
     known = list(ranges)
-    found = []
-    for part in range(parts):
+    slices = max(1, min(parts, MOST_RANGES // max(1, len(known))))
+    each = -(-parts // slices)
+    """How many parts a slice is divided into; the last slice may have fewer."""
+    found: list[list[QueueRange]] = []
+    for start in range(0, parts, each):
+        end = min(start + each, parts)
         cut = [
             QueueRange(
                 item.topic,
                 item.queue_id,
-                item.low + (item.high - item.low) * part // parts,
-                item.low + (item.high - item.low) * (part + 1) // parts,
+                item.low + (item.high - item.low) * start // parts,
+                item.low + (item.high - item.low) * end // parts,
             )
             for item in known
         ]
-        found.append([item for item in cut if item.low < item.high])
+        some = [item for item in cut if item.low < item.high]
+        messages = sum(item.high - item.low for item in some)
+        found += _at_most(some, -(-messages // (end - start))) if messages and each > 1 else [some]
     return [part for part in found if part]
 
 
@@ -326,6 +336,8 @@ def _at_most(ranges: Iterable[QueueRange], most: int) -> Iterator[list[QueueRang
         yield pending
 
 
+MOST_RANGES = 200_000
+"""Largest number of pieces into which the ranges of a batch are cut, as each takes memory of the driver."""
 MOST_PARTS = 16
 PART_MESSAGES = 25_000
 """Number of messages for which a batch gets one task."""
