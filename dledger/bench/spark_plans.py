@@ -19,7 +19,7 @@ from typing import Any
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, MAGIC, Kind, encode_entry
 from dledger.formats.record import encode_record
-from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.formats.state import ReplicatedState, TopicConfig, pack_op
 from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, pack_snapshot
 from dledger.formats.store_files import (
     Checkpoint,
@@ -144,7 +144,7 @@ def write_listing(store: Path, segments: int, queues: int) -> None:
     for number in range(queues):
         topic = f"topic-{number // QUEUES}"
         if number % QUEUES == 0:
-            state.apply(TopicConfig(topic, QUEUES, QUEUES, 6).op())
+            state.apply(pack_op(TopicConfig(topic, QUEUES, QUEUES, 6).op()))
         bounds = state.bounds(topic, number % QUEUES)
         bounds.next, bounds.first_position = UNITS, 0
         place = store / "consumequeue" / topic / str(number % QUEUES)
