@@ -41,6 +41,7 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 spark = session("lost", MASTER, SETTINGS)
 app = spark.sparkContext.applicationId
@@ -60,7 +61,7 @@ def executors():
 
 
 def kill_when(ready):
-    # Kill one executor as soon as ready() is true. Says whether the work was unfinished then.
+    # Kill one executor as soon as ready() is true.
     while not ready():
         time.sleep(0.01)
     victims = executors()
@@ -98,8 +99,8 @@ query = (
     .trigger(availableNow=True)
     .start()
 )
-kill_when(lambda: len(query.recentProgress) >= 2)
-assert query.isActive, "the stream ended before an executor was killed"
+kill_when(lambda: len(query.recentProgress) >= 2 or not query.isActive)
+assert query.isActive, f"the stream ended before an executor was killed: {query.exception()}"
 query.awaitTermination()
 rows = spark.read.parquet(CHECKPOINT + "/rows").collect()
 print(json.dumps(sorted(tuple(row) for row in rows)))
