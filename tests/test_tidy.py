@@ -113,6 +113,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/bench/compare/*": "starts and measures real processes of other systems",
     "dledger/bench/lake.py": "measures with the machine's clock, and real processes",
     "dledger/bench/loaded.py": "measures real processes",
+    "dledger/bench/spark_plans.py": "writes files as they lie on a disk, and measures",
     "dledger/bench/restart.py": "measures real processes",
     "dledger/bench/scale.py": "measures real processes",
     "dledger/bench/clients.py": "measures real processes",

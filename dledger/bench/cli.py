@@ -202,6 +202,12 @@ def _spark(options: Options) -> int:
     return _print(spark_read(options.store, options.messages, options.size, options.runs), options)
 
 
+def _spark_plans(options: Options) -> int:
+    from dledger.bench.spark_plans import spark_plans
+
+    return _print(spark_plans(options.segments, options.queues, options.partitions), options)
+
+
 def _spark_sink(options: Options) -> int:
     from dledger.bench.spark_write import spark_write
 
@@ -232,6 +238,7 @@ MODES: Mapping[str, Callable[[Options], int]] = MappingProxyType(
         "audit": _audit,
         "spark": _spark,
         "spark-audit": _spark_audit,
+        "spark-plans": _spark_plans,
         "spark-sink": _spark_sink,
         "lake": _lake,
     }

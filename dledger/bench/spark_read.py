@@ -31,6 +31,8 @@ from dledger.formats.entry import (
 )
 from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
 from dledger.formats.record import encode_record
+from dledger.formats.state import ReplicatedState, TopicConfig, pack_op
+from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, pack_snapshot
 from dledger.formats.store_files import (
     Checkpoint,
     HardState,
@@ -42,6 +44,7 @@ from dledger.formats.store_files import (
 )
 
 SEGMENT_SIZE = 256 * 1024 * 1024
+TOPICS = 4
 QUEUES = 8
 TIME_MS = 1_700_000_000_000
 
@@ -122,11 +125,11 @@ def write_store(store: Path, messages: int, size: int, segment_size: int = SEGME
             text |= {KEYS: f"order-{number}"} | ({TAGS: "created"} if number % 2 else {})
             start = number * 7919 % (len(noise) - size)
             record = encode_record(
-                topic=f"topic-{number % 4}",
+                topic=f"topic-{number % TOPICS}",
                 body=noise[start : start + size],
                 properties=encode_properties(text),
-                queue_id=number // 4 % QUEUES,
-                queue_offset=number // (4 * QUEUES),
+                queue_id=number // TOPICS % QUEUES,
+                queue_offset=number // (TOPICS * QUEUES),
                 physical_offset=pos + HEADER_SIZE,
                 born_timestamp=TIME_MS + number // 3,
                 store_timestamp=TIME_MS + number // 3 + 1,
@@ -147,12 +150,26 @@ def write_store(store: Path, messages: int, size: int, segment_size: int = SEGME
     if file is not None:
         _close(file, segment_size)
     last = messages - 1
+    (store / STATE_DIR).mkdir()
+    (store / STATE_DIR / SNAPSHOT_FILE).write_bytes(pack_snapshot(last, pos, _state(messages), 1))
     who = Identity("g0", "n0", "incarnation-n0", segment_size, "c0", {"n0": "incarnation-n0"})
     (directory / "identity").write_bytes(encode_json(who))
     (directory / "hardstate").write_bytes(
         encode_slot(1, HardState(1, "n0")) + encode_slot(2, HardState(1, "n0"))
     )
     (directory / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(last, last)))
+
+
+def _state(messages: int) -> ReplicatedState:
+    """Return the replicated state after the messages. Without it, each plan of a batch would read the whole
+    log to find out which topics were deleted."""
+    state = ReplicatedState()
+    for topic in range(TOPICS):
+        state.apply(pack_op(TopicConfig(f"topic-{topic}", QUEUES, QUEUES, 6).op()))
+        for queue_id in range(QUEUES):
+            first = queue_id * TOPICS + topic
+            state.bounds(f"topic-{topic}", queue_id).next = len(range(first, messages, QUEUES * TOPICS))
+    return state
 
 
 def _close(file: IO[bytes], size: int) -> None:

@@ -34,6 +34,12 @@ class SystemWallClock:
         return time.time_ns() // 1_000_000
 
 
+def monotonic_s() -> float:
+    """Return seconds of a clock that is never set back or forth. For blocking code outside of event loops,
+    which have a clock of their own."""
+    return time.monotonic()
+
+
 @dataclass(frozen=True)
 class Env:
     """Access of one process to the outside world. If three brokers run in one interpreter, each has its own

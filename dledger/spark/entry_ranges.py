@@ -20,7 +20,7 @@ from dledger.audit.scan import Window, read_entries
 from dledger.audit.store_directory import SegmentTask
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
-from dledger.formats.store_files import INDEX_DIR
+from dledger.formats.store_files import INDEX_DIR, parse_segment_name
 from dledger.runtime import File, Files
 from dledger.runtime.remote_files import files_for
 
@@ -69,6 +69,13 @@ class Piece:
     first: int
     last: int
     bytes: int
+
+
+def is_retired(data: str, start: int) -> bool:
+    """Whether retention has deleted the segment at `start` of the log in the directory `data`: all segments
+    that are left begin behind it. Any other segment that is missing is damage."""
+    starts = [parse_segment_name(name) for name in files_for(data).listdir(data)]
+    return min((one for one in starts if one is not None), default=-1) > start
 
 
 def read_windows(piece: Piece) -> Iterator[Window]:

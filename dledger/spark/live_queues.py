@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,16 +33,17 @@ from dledger.spark.offsets import (
     Offsets,
     QueueRange,
     There,
+    batch_times,
     by_group,
-    divided,
     named_offsets,
+    parts_of,
     ranges_between,
-    wanted_parts,
+    time_bounds,
 )
 from dledger.spark.option_values import BadOption, Queue, did_you_mean
 from dledger.spark.options import Options
 from dledger.spark.pushdown import NOTHING, Pushed
-from dledger.spark.queue_source import look
+from dledger.spark.queue_source import at_times, look
 from dledger.spark.records import Records, decode
 from dledger.spark.selection import (
     ANY,
@@ -109,18 +111,20 @@ class LiveQueues:
     pickled.
 
     `pushed`: filters of the query. Queues that they exclude are left out, and no broker is asked about
-    them.
+    them. `timed`: whether the times in the options choose messages, as in a batch. In a stream they only say
+    where it begins.
     """
 
-    def __init__(self, options: Options, pushed: Pushed = NOTHING) -> None:
+    def __init__(self, options: Options, pushed: Pushed = NOTHING, *, timed: bool = False) -> None:
         self._options = options
         self._pushed = pushed
+        self._timed = timed
         self._puller: RangePuller | None = None
         self._message_bytes = 0
         self._checked = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LiveQueues, (self._options, self._pushed)
+        return partial(LiveQueues, timed=self._timed), (self._options, self._pushed)
 
     def check_topics(self) -> None:
         self._queues()
@@ -183,10 +187,9 @@ class LiveQueues:
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
         parts: list[InputPartition] = []
         for group, mine in by_group(ranges).items():
-            count = wanted_parts(sum(item.high - item.low for item in mine), self._options.min_partitions)
             name = group or "".join(self.groups())
             lives = self._lives(name, mine)
-            parts += [LivePart(name, tuple(part), lives) for part in divided(mine, count)]
+            parts += [LivePart(name, tuple(part), lives) for part in parts_of(mine, self._options)]
         return parts
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -269,14 +272,15 @@ class LiveQueues:
         options, pushed, puller = self._options, self._pushed, self._open()
         bounds = {(item.topic, item.queue_id): Bounds(item.low, item.high) for item in part.ranges}
         named = replace(options.topics, named=tuple(sorted({topic for topic, _ in bounds})), pattern=None)
-        high = ANY.high if options.ending_ms is None else options.ending_ms
         tags = pushed.only_tags(options.tags)
         selection = Selection(
             topics=replace(named, assign=None),
             tags=tags,
             keys=options.keys,
             offsets=bounds,
-            time_ms=Bounds(options.starting_ms or 0, high).meet(pushed.time_ms),
+            time_ms=time_bounds(options).meet(pushed.time_ms) if self._timed else pushed.time_ms,
+            times_ms=batch_times(options) if self._timed else {},
+            group=part.group,
         )
         rows = message_rows(options, selection, part.group, part.lives)
         topics = sorted({item.topic for item in part.ranges})
@@ -294,7 +298,7 @@ class LiveQueues:
                 found = sorted(set(records.topics) & set(part.lives.of))
                 now = puller.lives([MessageQueue(topic, part.group, 0) for topic in found])
                 part.lives.check(found, now, part.group)
-            missing -= int(replace(selection, tags=None, time_ms=ANY).mask(records).sum())
+            missing -= int(replace(selection, tags=None, time_ms=ANY, times_ms={}).mask(records).sum())
             missing -= int((~records.good).sum())
             yield from rows.of_answer(records, starts, sizes)
         # Of a retry topic, brokers leave out messages whose first topic was deleted.
@@ -378,14 +382,15 @@ class LiveMessagesView:
         if pushed.tags is not None and not pushed.only_tags(options.tags):
             return []
         # The options may name offsets of queues that filters exclude. These offsets are checked too.
-        by_name = any(isinstance(given, Mapping) for given in (options.starting, options.ending))
+        named = (options.starting, options.ending, options.starting_times or "", options.ending_times or "")
+        by_name = any(isinstance(given, Mapping) for given in named)
         queues = LiveQueues(options, NOTHING if by_name else pushed)
         try:
             there = queues.bounds(qualify=len(queues.groups()) > 1)
             start = {queue: bounds.low for queue, bounds in there.items()}
             end = {queue: bounds.high for queue, bounds in there.items()}
-            start |= _asked(queues, there, "startingOffsets", options.starting, options.starting_ms)
-            end |= _asked(queues, there, "endingOffsets", options.ending, options.ending_ms)
+            start |= _starting(queues, there, options)
+            end |= _ending(queues, there, options)
             wanted = {
                 queue: bounds.meet(pushed.offset)
                 for queue, bounds in there.items()
@@ -403,20 +408,28 @@ class LiveMessagesView:
             queues.close()
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        return LiveQueues(self.options, self.pushed).read(part)
+        return LiveQueues(self.options, self.pushed, timed=True).read(part)
 
 
-def _asked(
-    queues: LiveQueues,
-    there: Mapping[Queue, Bounds],
-    option: str,
-    offsets: str | Mapping[Queue, int],
-    timestamp_ms: int | None,
-) -> Offsets:
-    """Return the offsets that the time or else the option gives; empty if neither is set."""
-    if timestamp_ms is not None:
-        return queues.at_time(sorted(there), timestamp_ms)
-    return {} if isinstance(offsets, str) else named_offsets(offsets, there, option, fail=True)
+def _starting(queues: LiveQueues, there: Mapping[Queue, Bounds], options: Options) -> Offsets:
+    """Return the offsets at which a batch starts, of those queues for which an option says it."""
+    strict, fail = options.unmatched == "error", options.fail_on_data_loss
+    if options.starting_ms is not None:
+        times = dict.fromkeys(sorted(there), options.starting_ms)
+        return at_times(queues, "startingTimestamp", times, there, strict=strict)
+    if isinstance(options.starting, Mapping):
+        return named_offsets(options.starting, there, "startingOffsets", fail=fail)
+    return at_times(queues, "startingOffsetsByTimestamp", options.starting_times, there, strict=strict)
+
+
+def _ending(queues: LiveQueues, there: Mapping[Queue, Bounds], options: Options) -> Offsets:
+    """Return the offsets at which a batch ends, of those queues for which an option says it."""
+    if options.ending_ms is not None:
+        times = dict.fromkeys(sorted(there), options.ending_ms)
+        return at_times(queues, "endingTimestamp", times, there, strict=False)
+    if isinstance(options.ending, Mapping):
+        return named_offsets(options.ending, there, "endingOffsets", fail=options.fail_on_data_loss)
+    return at_times(queues, "endingOffsetsByTimestamp", options.ending_times, there, strict=False)
 
 
 @dataclass(frozen=True)

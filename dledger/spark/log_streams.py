@@ -25,11 +25,11 @@ from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.copies import Copy, LogCopies, OtherReplicas, Places, others_of, warn
-from dledger.spark.entry_ranges import Ints, checked, headers
+from dledger.spark.entry_ranges import Ints, checked, headers, is_retired
 from dledger.spark.expected import Expected
 from dledger.spark.log_lives import NO_LIVES, KnownLives, LogLives, check_topics, log_topics
 from dledger.spark.messages import CorruptMessage, MessageRows, message_rows
-from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, divided, wanted_parts
+from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, parts_of
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.queues import QueueFiles, read_units, unit_files
@@ -162,7 +162,6 @@ class DirectoryQueues:
             named = self.options.names_lives
             lives = stream_lives(self.options, replica, self.known) if named else NO_LIVES
             lives = lives.of_topics({item.topic for item in mine})
-            count = wanted_parts(sum(item.high - item.low for item in mine), self.options.min_partitions)
             parts += [
                 QueuePart(
                     replica.data,
@@ -174,7 +173,7 @@ class DirectoryQueues:
                     lives,
                     others_of(replica, given),
                 )
-                for part in divided(mine, count)
+                for part in parts_of(mine, self.options)
             ]
         return parts
 
@@ -246,13 +245,16 @@ def _rows_of(
     try:
         window = _read_window(files, part, position, size)
     except (DataLost, OSError) as error:
-        if not part.others:
+        if not part.others and not rows.lossy:
             raise
         lost, window = error, _window_of(b"", part, position, size)
     copies = _QueueCopies(OtherReplicas(part.others), expected)
     try:
         yield from rows.of_window(window, expected, store=part.data.rpartition("/")[0], copies=copies)
     except CorruptMessage as error:
+        start = int(position[0]) - int(position[0]) % part.segment_size
+        if rows.lossy and isinstance(lost, DataLost) and is_retired(part.data, start):
+            return
         raise lost or error from error
 
 
@@ -401,8 +403,10 @@ class DirectoryLog:
             _, group = topic_and_group(item.topic)
             for replica in self._replicas():
                 if group in ("", replica.group):
-                    found = pieces(replica, replica.committed, [(item.low, item.high - 1)])
-                    packs = packed(found, self.options.min_partitions)
+                    most = self.options.max_records
+                    span = [(item.low, item.high - 1)]
+                    found = pieces(replica, replica.committed, span, most=most)
+                    packs = packed(found, self.options.min_partitions, most=most)
                     others = others_of(replica, given)
                     lives = stream_lives(self.options, replica, self.known)
                     named = self.options.names_lives

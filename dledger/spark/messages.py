@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from os.path import dirname
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +24,9 @@ from dledger.formats.properties import KEYS, TAGS
 from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
 from dledger.spark import columns
 from dledger.spark.copies import NO_COPIES, Copies, Copy, warn
-from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, read_windows
+from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, is_retired, read_windows
 from dledger.spark.expected import Expected
+from dledger.spark.offsets import DataLost
 from dledger.spark.options import Options
 from dledger.spark.records import Records, records_of, slices
 from dledger.spark.selection import Selection
@@ -109,7 +111,8 @@ class Lives(Protocol):
 @dataclass(frozen=True)
 class MessageRows:
     """Turns messages into rows. `corrupt`: what to do with damage: fail, skip, or include it as rows;
-    `group`: the value of the column `group`; `deleted`: whether messages of deleted topics become rows."""
+    `group`: the value of the column `group`; `deleted`: whether messages of deleted topics become rows;
+    `lossy`: whether segments that retention deletes before they are read are left out."""
 
     selection: Selection
     columns: columns.Columns
@@ -117,13 +120,15 @@ class MessageRows:
     group: str
     lives: Lives
     deleted: bool
+    lossy: bool = False
 
     def of_piece(self, piece: Piece, highest: int, copies: Copies = NO_COPIES) -> Iterator[pa.RecordBatch]:
         """Yield the messages in a piece of a segment, up to index `highest`. What is damaged or lost is taken
         from `copies`, with a DamageWarning.
 
         If no replica has it, and if a file cannot be read, raises CorruptMessage if `corrupt` is fail. With
-        skip, it is left out; with include, it becomes rows.
+        skip, it is left out; with include, it becomes rows. If retention has deleted the segment, raises
+        DataLost instead of CorruptMessage, or leaves it out.
         """
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
@@ -407,8 +412,15 @@ class MessageRows:
         for low, high, found in self._elsewhere(copies, piece.task.directory, first, last, why):
             if found is not None:
                 yield from self._rows_of(found, piece.task.directory)
-            elif self.corrupt != "skip":
+                continue
+            gone = is_retired(dirname(piece.task.path), piece.task.start)
+            if self.corrupt != "skip" and not (gone and self.lossy):
                 text = f"{piece.task.path}: entries {low} to {high} are lost here ({why})"
+                if self.corrupt == "fail" and gone:
+                    raise DataLost(
+                        f"{piece.task.path}: entries {low} to {high} are lost: retention deleted the segment "
+                        "before it was read; failOnDataLoss=false leaves them out"
+                    )
                 if self.corrupt == "fail":
                     raise CorruptMessage(f"{text}: {_WAYS_OUT}")
                 yield from self._corrupt_rows([{"_corrupt": text, "logIndex": low}])
@@ -430,6 +442,7 @@ def message_rows(options: Options, selection: Selection, group: str, lives: Live
         group,
         lives,
         options.include_deleted,
+        not options.fail_on_data_loss,
     )
 
 

@@ -12,8 +12,9 @@ life, in which the offsets of the first life mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from dledger.formats.life import Life
 from dledger.spark.option_values import EARLIEST, LATEST, BadOption, Queue
@@ -110,6 +111,35 @@ def batch_bounds(options: Options) -> dict[Queue, Bounds]:
     return found
 
 
+def time_bounds(options: Options) -> Bounds:
+    """Return the range of store times, in ms, that `startingTimestamp` and `endingTimestamp` allow."""
+    return Bounds(options.starting_ms or 0, ANY.high if options.ending_ms is None else options.ending_ms)
+
+
+def batch_times(options: Options) -> dict[Queue, Bounds]:
+    """Return the range of store times, in ms, of each queue that the options `startingOffsetsByTimestamp` and
+    `endingOffsetsByTimestamp` of a batch query name."""
+    return {
+        queue: Bounds(options.starting_times.get(queue, 0), options.ending_times.get(queue, ANY.high))
+        for queue in sorted({**options.starting_times, **options.ending_times})
+    }
+
+
+def no_queue(option: str, queue: Queue, there: Iterable[Queue]) -> BadOption:
+    """Return the error for an option that names a queue that does not exist."""
+    known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
+    return BadOption(f"option {option}: there is no queue {queue[0]}/{queue[1]}; the queues are {known}")
+
+
+def nothing_stored(option: str, queue: Queue, timestamp_ms: int) -> BadOption:
+    """Return the error for a starting time at or after which a queue has no message."""
+    time = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return BadOption(
+        f"option {option}: {queue[0]}/{queue[1]} has no message stored at or after {timestamp_ms} ({time}): "
+        "startingOffsetsByTimestampStrategy=latest starts at the end of such a queue"
+    )
+
+
 def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bounds) -> str:
     """Return the error text for an offset outside of the range of its queue."""
     return (
@@ -126,10 +156,7 @@ def named_offsets(
     found = {}
     for queue, offset in named.items():
         if queue not in there:
-            known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
-            raise BadOption(
-                f"option {option}: there is no queue {queue[0]}/{queue[1]}; the queues are {known}"
-            )
+            raise no_queue(option, queue, there)
         bounds = there[queue]
         found[queue] = {EARLIEST: bounds.low, LATEST: bounds.high}.get(offset, offset)
         if not bounds.low <= found[queue] <= bounds.high:
@@ -202,13 +229,20 @@ def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *,
     return found
 
 
+def waiting(start: Mapping[Queue, int], there: Mapping[Queue, Bounds]) -> int:
+    """Return how many messages a source has after `start`."""
+    return sum(_backlog(start, there).values())
+
+
+def _backlog(start: Mapping[Queue, int], there: Mapping[Queue, Bounds]) -> dict[Queue, int]:
+    return {queue: max(0, there[queue].high - start.get(queue, there[queue].low)) for queue in sorted(there)}
+
+
 def limited(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: int | None) -> Offsets:
     """Return the end of a batch of at most `limit` messages. The queues share the batch in proportion to
     their waiting messages. Every queue with messages gets at least one message while the limit allows it,
     so that no queue starves."""
-    backlog = {
-        queue: max(0, there[queue].high - start.get(queue, there[queue].low)) for queue in sorted(there)
-    }
+    backlog = _backlog(start, there)
     total = sum(backlog.values())
     end = {queue: start.get(queue, there[queue].low) for queue in there}
     if limit is None or total <= limit:
@@ -243,32 +277,67 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 
 
 def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Cut every range into `parts` pieces, and put pieces with the same number together. These pieces are
-    close to each other in time, and therefore in the log."""
+    """Divide the ranges into at most `parts` parts.
+
+    Every range is cut into slices, and slices with the same number are put together, as they are close to
+    each other in time, and therefore in the log. There are as many slices as parts or, if that would be more
+    than MOST_RANGES pieces, fewer. Then the queues of a slice are divided among several parts.
+    """
     known = list(ranges)
-    found = []
-    for part in range(parts):
+    slices = max(1, min(parts, MOST_RANGES // max(1, len(known))))
+    each = -(-parts // slices)
+    """How many parts a slice is divided into; the last slice may have fewer."""
+    found: list[list[QueueRange]] = []
+    for start in range(0, parts, each):
+        end = min(start + each, parts)
         cut = [
             QueueRange(
                 item.topic,
                 item.queue_id,
-                item.low + (item.high - item.low) * part // parts,
-                item.low + (item.high - item.low) * (part + 1) // parts,
+                item.low + (item.high - item.low) * start // parts,
+                item.low + (item.high - item.low) * end // parts,
             )
             for item in known
         ]
-        found.append([item for item in cut if item.low < item.high])
+        some = [item for item in cut if item.low < item.high]
+        messages = sum(item.high - item.low for item in some)
+        found += _at_most(some, -(-messages // (end - start))) if messages and each > 1 else [some]
     return [part for part in found if part]
 
 
-def wanted_parts(messages: int, min_partitions: int | None) -> int:
-    """Return how many tasks a batch gets: as many as asked for, or else enough for its size. More would be
-    slower, as each task has a cost."""
-    if min_partitions is not None:
-        return max(1, min(min_partitions, messages))
-    return max(1, min(MOST_PARTS, messages // PART_MESSAGES))
+def parts_of(ranges: Iterable[QueueRange], options: Options) -> list[list[QueueRange]]:
+    """Divide the ranges of a batch among tasks: as many tasks as minPartitions and maxRecordsPerPartition ask
+    for, or else enough for the size of the batch. More would be slower, as each task has a cost."""
+    known = list(ranges)
+    messages = sum(item.high - item.low for item in known)
+    least, most = options.min_partitions, options.max_records
+    count = min(MOST_PARTS, messages // PART_MESSAGES) if least is None else min(least, messages)
+    if most is None:
+        return divided(known, max(1, count))
+    parts = divided(known, max(1, count, -(-messages // most)))
+    return [cut for part in parts for cut in _at_most(part, most)]
 
 
+def _at_most(ranges: Iterable[QueueRange], most: int) -> Iterator[list[QueueRange]]:
+    """Cut ranges into lists of at most `most` messages."""
+    pending: list[QueueRange] = []
+    room = most
+    for item in ranges:
+        low = item.low
+        while low < item.high:
+            high = min(item.high, low + room)
+            pending.append(replace(item, low=low, high=high))
+            room -= high - low
+            low = high
+            if not room:
+                yield pending
+                pending, room = [], most
+    if pending:
+        yield pending
+
+
+MOST_RANGES = 200_000
+"""Largest number of pieces into which the ranges of a batch are cut, as each takes memory of the driver."""
 MOST_PARTS = 16
 PART_MESSAGES = 25_000
 """Number of messages for which a batch gets one task."""

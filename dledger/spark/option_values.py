@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -26,6 +26,17 @@ _NOT_IN_TAGS = re.compile(r"""[\s,;<>=()'"]""")
 one of them is given in a JSON list."""
 _NOT_IN_KEYS = re.compile(r"[,;]")
 """Characters that probably separate keys in a form that is not RocketMQ's."""
+
+_UNITS_MS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+"""Units of durations, as Spark writes them, in ms."""
+_DURATION = re.compile(rf"([0-9]{{1,15}})\s*({'|'.join(_UNITS_MS)})?")
 
 Queue = tuple[str, int]
 """A queue as (topic, queue id)."""
@@ -81,6 +92,17 @@ def milliseconds(name: str, value: str) -> int:
         return check_time(int(text), f"option {name}")
     except ClientError as error:
         raise BadOption(str(error)) from None
+
+
+def duration_ms(name: str, value: str) -> int:
+    """Convert a duration in Spark's form to ms: `15m`, `30s`, `500ms`. A number without a unit is in ms."""
+    found = _DURATION.fullmatch(value.strip().lower())
+    if found is None:
+        units = ", ".join(_UNITS_MS)
+        raise BadOption(
+            f"option {name}: {value!r} is not a duration: give a number with a unit ({units}), such as 15m"
+        )
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
 def names(value: str) -> tuple[str, ...]:
@@ -213,16 +235,37 @@ def offsets(name: str, value: str) -> dict[Queue, int]:
     `{"topic/0": 23}`."""
     example = '{"topic": {"0": 23, "1": -2}}'
     found: dict[Queue, int] = {}
+    for queue, offset in _by_queue(name, value, example):
+        if not isinstance(offset, int) or not _is_number(offset, EARLIEST):
+            raise BadOption(f"option {name}: {queue[0]!r}: {offset!r} must have the form {example}")
+        found[queue] = offset
+    return dict(sorted(found.items()))
+
+
+def times(name: str, value: str) -> dict[Queue, int]:
+    """Convert times by queue, such as `{"topic": {"0": 1774828800000}}`, to ms since the epoch. A time is a
+    number of ms, or a text that `milliseconds` converts."""
+    example = '{"topic": {"0": 1774828800000, "1": "2026-03-30T00:00:00Z"}}'
+    found: dict[Queue, int] = {}
+    for queue, time in _by_queue(name, value, example):
+        if not isinstance(time, str) and not _is_number(time):
+            raise BadOption(f"option {name}: {queue[0]!r}: {time!r} must have the form {example}")
+        found[queue] = milliseconds(name, str(time))
+    return dict(sorted(found.items()))
+
+
+def _by_queue(name: str, value: str, example: str) -> Iterator[tuple[Queue, object]]:
+    """Yield what a JSON object says about each queue: `{"topic": {"0": x}}`, or `{"topic/0": x}` as in a
+    checkpoint."""
     for topic, queues in _object(name, value, example).items():
         if isinstance(queues, Mapping):
-            rows = [(topic, queue_id, offset) for queue_id, offset in queues.items()]
+            rows = [(topic, queue_id, one) for queue_id, one in queues.items()]
         else:
             rows = [(*_split(topic), queues)]
-        for topic_name, queue_id, offset in rows:
-            if not str(queue_id).isdecimal() or not _is_number(offset, EARLIEST):
+        for topic_name, queue_id, one in rows:
+            if not topic_name or not str(queue_id).isdecimal():
                 raise BadOption(f"option {name}: {topic!r}: {queues!r} must have the form {example}")
-            found[topic_name, int(queue_id)] = offset
-    return dict(sorted(found.items()))
+            yield (topic_name, int(queue_id)), one
 
 
 def _split(key: str) -> tuple[str, str]:

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.audit.digests import BLOCK_ENTRIES
-from dledger.spark import access
+from dledger.spark import access, kafka_options
 from dledger.spark import option_values as values
 from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
+UNMATCHED = ("error", "latest")
+DEFAULT_TRIGGER_DELAY_MS = 15 * 60 * 1000
+"""The default of maxTriggerDelay, as in Spark's Kafka source."""
 ISOLATION = ("committed", "all")
 CORRUPT: dict[str, tuple[str, ...]] = {
     "messages": ("fail", "skip", "include"),
@@ -72,13 +75,35 @@ OPTIONS = {
     "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
     "startingTimestamp": Option(f"stored at or after: {_TIME}", _MESSAGES),
     "endingTimestamp": Option(f"stored before: {_TIME}", _MESSAGES, mode=_BATCH),
+    "startingOffsetsByTimestamp": Option(
+        'as startingTimestamp, with a time for each queue: {"topic": {"0": T}}', _MESSAGES
+    ),
+    "endingOffsetsByTimestamp": Option(
+        'as endingTimestamp, with a time for each queue: {"topic": {"0": T}}', _MESSAGES, mode=_BATCH
+    ),
+    "startingOffsetsByTimestampStrategy": Option(
+        "where to start in a queue with nothing stored at or after its time: error, or latest (its end); "
+        "default: error for startingOffsetsByTimestamp, latest for startingTimestamp",
+        _MESSAGES,
+    ),
     "indexRanges": Option(
         'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries", "index")
     ),
     "offsetType": Option("queue (default), or log: one offset, the log index", _MESSAGES, _FILES, _STREAM),
     "maxOffsetsPerTrigger": Option("largest number of messages in a batch", _MESSAGES, mode=_STREAM),
     "maxBytesPerTrigger": Option("approximate bytes of log in a batch", _MESSAGES, mode=_STREAM),
+    "minOffsetsPerTrigger": Option(
+        "smallest number of messages in a batch: a batch waits for so many, up to maxTriggerDelay",
+        _MESSAGES,
+        mode=_STREAM,
+    ),
+    "maxTriggerDelay": Option(
+        "longest time between two batches for minOffsetsPerTrigger, such as 30s; default 15m",
+        _MESSAGES,
+        mode=_STREAM,
+    ),
     "minPartitions": Option("smallest number of tasks, if there is enough work", _TASKS),
+    "maxRecordsPerPartition": Option("largest number of messages that one task reads", _MESSAGES),
     "partitionBytes": Option(
         "approximate bytes of log that one task reads; default 64 MiB, or more if there would be "
         "over 20,000 tasks",
@@ -86,7 +111,7 @@ OPTIONS = {
         of=_FILES,
         mode=_BATCH,
     ),
-    "failOnDataLoss": Option("false: skip what retention or a deletion took", _MESSAGES, mode=_STREAM),
+    "failOnDataLoss": Option("false: skip what retention or a deletion took", _MESSAGES),
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
     "includeGroup": Option("true adds the column group, the name of the broker group", _MESSAGES),
@@ -174,11 +199,19 @@ class Options:
     ending: str | Mapping[Queue, int] = "latest"
     starting_ms: int | None = None
     ending_ms: int | None = None
+    starting_times: Mapping[Queue, int] = field(default_factory=dict)
+    ending_times: Mapping[Queue, int] = field(default_factory=dict)
+    """Times of some queues, in ms since the epoch. They are empty if one time counts for all queues."""
+    unmatched: str = "latest"
+    """What to do with a queue that has nothing at or after its starting time: `error`, or `latest`."""
     index_ranges: tuple[tuple[int, int], ...] | None = None
     offset_type: str = "queue"
     max_offsets: int | None = None
     max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
     min_partitions: int | None = None
+    max_records: int | None = None
     partition_bytes: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -233,11 +266,17 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         ending=_ending(given),
         starting_ms=low,
         ending_ms=high,
+        starting_times=_times_of(given, "starting"),
+        ending_times=_times_of(given, "ending"),
+        unmatched=_unmatched(given),
         index_ranges=values.ranges("indexRanges", given["indexRanges"]) if "indexRanges" in given else None,
         offset_type=values.choice("offsetType", get("offsetType", "queue"), OFFSET_TYPES),
         max_offsets=_count(given, "maxOffsetsPerTrigger"),
         max_bytes=_count(given, "maxBytesPerTrigger"),
+        min_offsets=_count(given, "minOffsetsPerTrigger"),
+        max_trigger_delay_ms=_trigger_delay(given),
         min_partitions=_count(given, "minPartitions"),
+        max_records=_count(given, "maxRecordsPerPartition"),
         partition_bytes=_count(given, "partitionBytes"),
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
@@ -273,6 +312,8 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
             raise BadOption(f"option {name}: {refused[name.lower()]}")
         if known is None and name.lower() in _TABLE_PROPERTIES:
             raise BadOption(NO_TABLE)
+        if known is None and (why := kafka_options.reason(name)):
+            raise BadOption(why)
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:
@@ -316,16 +357,28 @@ def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | Non
             raise BadOption(f"option {name} has no effect on view {view} with servers, only {only}")
         if mode is not None and mode not in option.mode:
             raise BadOption(f"option {name} has no effect on a {mode}, only on a {option.mode[0]}")
+    if mode is None:
+        _check_one_mode(given, view)
     if mode == "stream" and "includeDeleted" in given and given.get("offsetType", "").lower() != "log":
         raise BadOption(
             "option includeDeleted has no effect on a stream of queues, which begin again with a new "
             "topic: add offsetType=log"
         )
-    if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:
-        raise BadOption("option startingTimestamp has no effect with offsetType log: filter storeTimestamp")
+    for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
+        if given.get("offsetType", "").lower() == "log" and name in given:
+            raise BadOption(f"option {name} has no effect with offsetType log: filter storeTimestamp")
     if given.get("readFrom", "").lower() == "any":
         raise BadOption("option readFrom: any has no effect: only leaders answer pulls; remove it")
     values.choice("readFrom", given.get("readFrom", "leader"), READ_FROM)
+
+
+def _check_one_mode(given: Mapping[str, str], view: str) -> None:
+    """Raises BadOption if the options fit neither a batch nor a stream. `load()` does not know which of them
+    it is for, so this is all that it can tell about them."""
+    only = {mode: [name for name in given if OPTIONS[name].mode == (mode,)] for mode in ("batch", "stream")}
+    batch = [f"view {view}"] if view != "messages" else [f"option {name}" for name in only["batch"]]
+    if batch and only["stream"]:
+        raise BadOption(f"{batch[0]} is only for batches, and option {only['stream'][0]} only for streams")
 
 
 def _topics(given: Mapping[str, str]) -> TopicChoice:
@@ -353,30 +406,80 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
 
 
 def _starting(given: Mapping[str, str], mode: str | None) -> str | Mapping[Queue, int]:
+    """Return where reading starts without a time. An option with times takes precedence, as in Spark's Kafka
+    source: then queues for which it has no time start at their first message."""
     text = given.get("startingOffsets", "")
-    if text and "startingTimestamp" in given:
-        raise BadOption("startingOffsets and startingTimestamp exclude each other: give only one")
+    found: str | Mapping[Queue, int]
     if not text:
-        return "earliest" if mode == "batch" else "latest"
-    if not text.lstrip().startswith("{"):
+        found = "earliest" if mode == "batch" else "latest"
+    elif not text.lstrip().startswith("{"):
         known = ("earliest",) if mode == "batch" else ("earliest", "latest")
-        return values.choice("startingOffsets", text, known)
-    found = values.offsets("startingOffsets", text)
-    if mode == "batch" and LATEST in found.values():
-        raise BadOption("option startingOffsets: -1 (latest) is for streams: a batch would read nothing")
-    return found
+        found = values.choice("startingOffsets", text, known)
+    else:
+        found = values.offsets("startingOffsets", text)
+        if mode == "batch" and LATEST in found.values():
+            raise BadOption("option startingOffsets: -1 (latest) is for streams: a batch would read nothing")
+    return "earliest" if _has_times(given, "starting") else found
 
 
 def _ending(given: Mapping[str, str]) -> str | Mapping[Queue, int]:
     text = given.get("endingOffsets", "latest")
-    if text and "endingTimestamp" in given and "endingOffsets" in given:
-        raise BadOption("endingOffsets and endingTimestamp exclude each other: give only one")
+    found: str | Mapping[Queue, int]
     if not text.lstrip().startswith("{"):
-        return values.choice("endingOffsets", text, ("latest",))
-    found = values.offsets("endingOffsets", text)
-    if any(offset < LATEST for offset in found.values()):
-        raise BadOption("option endingOffsets: -2 (earliest) would read nothing")
+        found = values.choice("endingOffsets", text, ("latest",))
+    else:
+        found = values.offsets("endingOffsets", text)
+        if any(offset < LATEST for offset in found.values()):
+            raise BadOption("option endingOffsets: -2 (earliest) would read nothing")
+    return "latest" if _has_times(given, "ending") else found
+
+
+def _has_times(given: Mapping[str, str], end: str) -> bool:
+    return f"{end}Timestamp" in given or f"{end}OffsetsByTimestamp" in given
+
+
+def _times_of(given: Mapping[str, str], end: str) -> Mapping[Queue, int]:
+    """Return the times of single queues. One time for all queues takes precedence."""
+    name = f"{end}OffsetsByTimestamp"
+    if name not in given:
+        return {}
+    found = values.times(name, given[name])
+    if f"{end}Timestamp" in given:
+        return {}
+    other = "startingOffsetsByTimestamp"
+    starting = values.times(other, given[other]) if end == "ending" and other in given else {}
+    for queue, time in found.items():
+        if time <= starting.get(queue, -1):
+            raise BadOption(
+                f"option {name}: the time of {queue[0]}/{queue[1]} must be after that of {other}: nothing "
+                "would be read"
+            )
     return found
+
+
+def _unmatched(given: Mapping[str, str]) -> str:
+    name = "startingOffsetsByTimestampStrategy"
+    if name in given:
+        if not _has_times(given, "starting"):
+            raise BadOption(
+                f"option {name} has no effect without startingOffsetsByTimestamp or startingTimestamp"
+            )
+        return values.choice(name, given[name], UNMATCHED)
+    return "latest" if "startingTimestamp" in given else "error"
+
+
+def _trigger_delay(given: Mapping[str, str]) -> int:
+    """Return the longest time between two batches, in ms, after a check of minOffsetsPerTrigger."""
+    if "maxTriggerDelay" in given and "minOffsetsPerTrigger" not in given:
+        raise BadOption("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
+    least, most = (_count(given, f"{end}OffsetsPerTrigger") for end in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        raise BadOption(
+            f"option minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"
+        )
+    if "maxTriggerDelay" not in given:
+        return DEFAULT_TRIGGER_DELAY_MS
+    return values.duration_ms("maxTriggerDelay", given["maxTriggerDelay"])
 
 
 def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from dledger.spark.offsets import Lives, Offsets, QueueRange, There
+from dledger.spark.offsets import Lives, Offsets, QueueRange, There, no_queue, nothing_stored
 from dledger.spark.option_values import Queue
-from dledger.spark.selection import Bounds
+from dledger.spark.selection import Bounds, topic_and_group
 from dledger.spark.versions import InputPartition
 
 LOOKS = 10
@@ -51,6 +51,29 @@ class Queues(Protocol):
 
     def close(self) -> None:
         """Close all files and connections."""
+
+
+def at_times(
+    queues: Queues, option: str, named: Mapping[Queue, int], there: Mapping[Queue, Bounds], *, strict: bool
+) -> Offsets:
+    """Return, for each queue that an option names, the offset of the first message stored at or after its
+    time, in ms since the epoch; the end of the queue if there is none. With `strict`, raises BadOption in
+    that case. Raises BadOption for a queue that does not exist."""
+    by_time: dict[int, list[Queue]] = {}
+    for queue, timestamp_ms in named.items():
+        if queue not in there:
+            raise no_queue(option, queue, there)
+        by_time.setdefault(timestamp_ms, []).append(queue)
+    found: Offsets = {}
+    for timestamp_ms, some in by_time.items():
+        found |= queues.at_time(some, timestamp_ms)
+    if strict and any(offset >= there[queue].high for queue, offset in found.items()):
+        qualify = any(topic_and_group(topic)[1] for topic, _ in named)
+        there = queues.bounds(qualify=qualify)  # a message may have come since `there` was read
+        for queue, offset in sorted(found.items()):
+            if queue not in there or offset >= there[queue].high:
+                raise nothing_stored(option, queue, named[queue])
+    return found
 
 
 def look(queues: Queues, *, qualify: bool) -> There:

@@ -22,9 +22,10 @@ from dledger.runtime import File, Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import read_windows
 from dledger.spark.log_lives import NO_LIVES, LogLives
-from dledger.spark.offsets import DataLost, out_of_range
+from dledger.spark.offsets import DataLost, batch_times, no_queue, nothing_stored, out_of_range
 from dledger.spark.option_values import Queue
-from dledger.spark.selection import ANY, Bounds, topic_and_group
+from dledger.spark.options import Options
+from dledger.spark.selection import ANY, Bounds, topic_and_group, wants_queue
 from dledger.spark.stores import IndexUnits, known_committed, pieces
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -157,6 +158,35 @@ def check_bounds(wanted: Mapping[Queue, Bounds], replicas: Iterable[Replica]) ->
                 raise DataLost(out_of_range(name, queue_id, "startingOffsets", asked.low, there))
             if asked.high != ANY.high and asked.high > there.high:
                 raise DataLost(out_of_range(name, queue_id, "endingOffsets", asked.high, there))
+
+
+def offsets_at_times(options: Options, replica: Replica) -> dict[Queue, Bounds]:
+    """Return the offsets of the messages in the range of store times that the options name for some queues.
+    Raises BadOption for a queue that does not exist, and for one that has no message at or after its starting
+    time, if the options say so."""
+    strict, named = options.unmatched == "error", batch_times(options)
+    if not named and not (strict and options.starting_ms is not None):
+        return {}
+    files = QueueFiles(replica)
+    known = [queue for queue in files.queues() if wants_queue(options.topics, *queue)]
+    option = "startingOffsetsByTimestamp"
+    if options.starting_ms is not None:
+        option, all_times = "startingTimestamp", Bounds(options.starting_ms)
+        named = {**dict.fromkeys(known, all_times), **named} if strict else named
+    found: dict[Queue, Bounds] = {}
+    for queue, times in named.items():
+        topic, group = topic_and_group(queue[0])
+        if group not in ("", replica.group):
+            continue
+        if (topic, queue[1]) not in known:
+            raise no_queue(option if times.low else "endingOffsetsByTimestamp", queue, known)
+        there = files.bounds(topic, queue[1])
+        low = files.at_time(topic, queue[1], times.low) if times.low else there.low
+        high = files.at_time(topic, queue[1], times.high) if times.high < ANY.high else ANY.high
+        if strict and times.low and low >= there.high:
+            raise nothing_stored(option, queue, times.low)
+        found[queue] = Bounds(low, high)
+    return found
 
 
 def unit_files(files: Files, root: str, topic: str, queue_id: int) -> UnitFiles:

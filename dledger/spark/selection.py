@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.formats.record import SYSTEM_TOPIC
-from dledger.spark.entry_ranges import Bools
+from dledger.spark.entry_ranges import Bools, Ints
 from dledger.spark.option_values import KEY_SEPARATOR, Queue
 from dledger.spark.options import ALL_TOPICS, TopicChoice
 from dledger.spark.records import Records
@@ -88,7 +88,7 @@ ANY = Bounds()
 @dataclass(frozen=True)
 class Selection:
     """Conditions on messages; a wanted message meets all of them. `group`: broker group of the replica
-    that is read. The topics in `offsets` may be qualified by this group."""
+    that is read. The topics in `offsets` and `times_ms` may be qualified by this group."""
 
     topics: TopicChoice = ALL_TOPICS
     tags: frozenset[str] | None = None
@@ -98,6 +98,8 @@ class Selection:
     offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
     """Wanted offsets of some queues. In a queue that is not named here, all offsets are wanted."""
     time_ms: Bounds = ANY
+    times_ms: Mapping[Queue, Bounds] = field(default_factory=dict)
+    """Wanted store times of some queues, in addition to `time_ms`."""
     only_topics: frozenset[str] | None = None
     partition: Bounds = ANY
     offset: Bounds = ANY
@@ -131,7 +133,9 @@ class Selection:
         wanted &= _within(records.queue_id, self.partition)
         wanted &= _within(records.queue_offset, self.offset)
         if self.offsets or self.topics.assign is not None:
-            wanted &= self._by_queue(records)
+            wanted &= self._by_queue(records, records.queue_offset, self._bounds)
+        if self.times_ms:
+            wanted &= self._by_queue(records, records.stored, self._times)
         return np.asarray(wanted, np.bool_)
 
     def of_tags(self, tags: pa.StringArray) -> Bools | None:
@@ -158,21 +162,27 @@ class Selection:
             return False
         return wants_topic(self.topics, topic)
 
-    def _by_queue(self, records: Records) -> Bools:
-        """Return whether the offset of each record is in the wanted range of its queue. Each queue is
-        looked up only once."""
+    def _by_queue(self, records: Records, numbers: Ints, wanted: Callable[[str, int], Bounds]) -> Bools:
+        """Return whether the number of each record is in the wanted range of its queue. Each queue is looked
+        up only once."""
         codes, inverse = np.unique(records.topic << 32 | records.queue_id & 0xFFFFFFFF, return_inverse=True)
         queues = [(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
-        bounds = [self._bounds(topic, queue_id) for topic, queue_id in queues]
+        bounds = [wanted(topic, queue_id) for topic, queue_id in queues]
         low = np.array([bound.low for bound in bounds], np.int64)[inverse]
         high = np.array([bound.high for bound in bounds], np.int64)[inverse]
-        return np.asarray((records.queue_offset >= low) & (records.queue_offset < high), np.bool_)
+        return np.asarray((numbers >= low) & (numbers < high), np.bool_)
 
     def _bounds(self, topic: str, queue_id: int) -> Bounds:
         if not wants_queue(self.topics, topic, queue_id):
             return Bounds(0, 0)
-        named = self.offsets.get((qualified(topic, self.group), queue_id))
-        return named or self.offsets.get((topic, queue_id), ANY)
+        return self._of_queue(self.offsets, topic, queue_id)
+
+    def _times(self, topic: str, queue_id: int) -> Bounds:
+        return self._of_queue(self.times_ms, topic, queue_id)
+
+    def _of_queue(self, named: Mapping[Queue, Bounds], topic: str, queue_id: int) -> Bounds:
+        found = named.get((qualified(topic, self.group), queue_id))
+        return found or named.get((topic, queue_id), ANY)
 
 
 def _within(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], bounds: Bounds) -> Bools:

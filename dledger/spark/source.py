@@ -44,7 +44,7 @@ from dledger.spark.pushdown import push
 from dledger.spark.queue_source import Queues
 from dledger.spark.sink import BatchWriter, stream_writer
 from dledger.spark.sink_brokers import check_brokers
-from dledger.spark.streaming import check_release, stream_reader
+from dledger.spark.streaming import RefusingReader, check_release, stream_reader
 from dledger.spark.versions import HAS_PUSHDOWN, Filter, session_pushes
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 
@@ -81,7 +81,10 @@ class DledgerSource(DataSource):
         return ViewReader(view)
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
-        options = self._parse("stream")
+        try:
+            options = self._parse("stream")
+        except BadOption as error:
+            return RefusingReader(error)
         return stream_reader(options, queues_of(options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -4,6 +4,7 @@ logs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from dledger.audit.replicas import StoreReplica, StoreSource, look_at
 from dledger.audit.store_directory import Replica, SegmentTask, StoreError, segment_tasks
@@ -114,14 +115,18 @@ class IndexUnits:
 
 
 def pieces(
-    replica: Replica, highest: int | None, ranges: Ranges | None, target: int | None = PACK_BYTES
+    replica: Replica,
+    highest: int | None,
+    ranges: Ranges | None,
+    target: int | None = PACK_BYTES,
+    most: int | None = None,
 ) -> Iterator[Piece]:
     """Yield pieces of a replica's log, ascending: its entries up to `highest` (None: to the end of the
     log) that are in `ranges`.
 
     A piece has about `target` bytes, if the index files say where to cut. With `target` None, segments are
-    not cut. Raises StoreError if `highest` is given and the replica does not know which entries are
-    committed.
+    not cut. `most`: largest number of entries in a piece. Raises StoreError if `highest` is given and the
+    replica does not know which entries are committed.
     """
     if highest is not None:
         known_committed(replica)
@@ -132,7 +137,8 @@ def pieces(
                 if task.first_index < 0:
                     yield Piece(task, -1, 0, low, high, task.size)
                 else:
-                    yield from _cut(units, task, low, high, target)
+                    for piece in _cut(units, task, low, high, target):
+                        yield from _at_most(units, piece, most)
     finally:
         units.close()
 
@@ -199,11 +205,35 @@ def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int 
     yield Piece(task, begin, start - task.start, low, high, max(end - start, 0))
 
 
+def _at_most(units: IndexUnits, piece: Piece, most: int | None) -> Iterator[Piece]:
+    """Cut a piece into pieces of at most `most` entries. A piece that reaches to the end of the log is cut as
+    far as the index files know the log."""
+    last = piece.last if piece.last >= 0 else units.end - 1
+    while most is not None and last - piece.first >= most:
+        cut = piece.first + most
+        start = piece.task.start + piece.offset
+        place = units.position(cut)
+        yield replace(piece, last=cut - 1, bytes=piece.bytes if place is None else place - start)
+        piece = replace(piece, first=cut)
+        if place is not None:
+            left = max(0, piece.bytes - (place - start))
+            piece = replace(piece, begin=cut, offset=place - piece.task.start, bytes=left)
+    yield piece
+
+
+def _entries(piece: Piece) -> int:
+    """Return how many entries a piece has at most; NO_END if it reaches to the end of the log."""
+    return piece.last - piece.first + 1 if piece.last >= 0 else NO_END
+
+
 def packed(
-    parts: Iterable[Piece], min_partitions: int | None = None, partition_bytes: int | None = None
+    parts: Iterable[Piece],
+    min_partitions: int | None = None,
+    partition_bytes: int | None = None,
+    most: int | None = None,
 ) -> list[tuple[Piece, ...]]:
-    """Pack neighbouring pieces into tasks of up to `partition_bytes` (None: `parts.task_bytes`). Tasks are
-    smaller if `min_partitions` asks for more of them."""
+    """Pack neighbouring pieces into tasks of up to `partition_bytes` (None: `parts.task_bytes`) and up to
+    `most` entries. Tasks are smaller if `min_partitions` asks for more of them."""
     known = list(parts)
     total = sum(piece.bytes for piece in known)
     limit = task_bytes(total) if partition_bytes is None else partition_bytes
@@ -211,13 +241,15 @@ def packed(
         limit = min(limit, max(1, total // min_partitions))
     packs: list[tuple[Piece, ...]] = []
     pending: list[Piece] = []
-    size = 0
+    size = entries = 0
     for piece in known:
-        if pending and size + piece.bytes > limit:
+        too_many = most is not None and entries + _entries(piece) > most
+        if pending and (too_many or size + piece.bytes > limit):
             packs.append(tuple(pending))
-            pending, size = [], 0
+            pending, size, entries = [], 0, 0
         pending.append(piece)
         size += piece.bytes
+        entries += _entries(piece)
     if pending:
         packs.append(tuple(pending))
     return packs

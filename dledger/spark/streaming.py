@@ -6,11 +6,12 @@ The rules are the same for store directories and for live brokers (`Queues`). Of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from dledger.runtime.env import monotonic_s
 from dledger.spark.offsets import (
     DataLost,
     Encoded,
@@ -25,10 +26,11 @@ from dledger.spark.offsets import (
     out_of_range,
     ranges_between,
     resumed,
+    waiting,
 )
 from dledger.spark.option_values import BadOption, Queue
 from dledger.spark.options import Options
-from dledger.spark.queue_source import Queues, look
+from dledger.spark.queue_source import Queues, at_times, look
 from dledger.spark.selection import Bounds, topic_and_group
 from dledger.spark.versions import (
     HAS_READ_LIMITS,
@@ -36,8 +38,32 @@ from dledger.spark.versions import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+
+
+class RefusingReader(DataSourceStreamReader):
+    """The reader of a stream whose options are wrong: whatever Spark asks first, the answer is the error.
+
+    If `DataSource.streamReader` itself raises, Spark's Python process fails once more while it handles the
+    error (a variable of it is not set yet), and the user sees only that second failure.
+    """
+
+    def __init__(self, error: BadOption) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Encoded:
+        raise self._error
+
+    def latestOffset(self, *start_and_limit: object) -> Encoded:  # type: ignore[override,unused-ignore]
+        raise self._error
+
+    def partitions(self, start: Encoded, end: Encoded) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 def stream_reader(options: Options, queues: Queues) -> BaseReader:
@@ -57,6 +83,32 @@ def check_release(options: Options) -> None:
             )
 
 
+class Pace:
+    """Decides whether a stream waits until it has `least` messages (minOffsetsPerTrigger; None: it never
+    waits). It waits at most `most_ms` since its last batch (maxTriggerDelay).
+
+    The first batch after a start never waits, as in Spark's Kafka source: it is not known when the batch
+    before it was made.
+    """
+
+    def __init__(self, least: int | None, most_ms: int, clock_s: Callable[[], float] = monotonic_s) -> None:
+        self._least = least
+        self._most_s = most_ms / 1000
+        self._clock_s = clock_s
+        self._last_s: float | None = None
+
+    def waits(self, messages: int) -> bool:
+        """Whether a batch with so many messages must wait. If not, it counts as made now."""
+        if self._least is None:
+            return False
+        now = self._clock_s()
+        enough = messages >= self._least
+        if not enough and self._last_s is not None and now - self._last_s < self._most_s:
+            return True
+        self._last_s = now
+        return False
+
+
 class BaseReader(DataSourceStreamReader):
     """Reads one stream. It runs in a process beside the driver; tasks get copies of it."""
 
@@ -66,6 +118,7 @@ class BaseReader(DataSourceStreamReader):
         self._target: Offsets | None = None
         """The offsets at which a query with the trigger AvailableNow ends."""
         self._latest = Position({})
+        self._pace = Pace(options.min_offsets, options.max_trigger_delay_ms)
 
     # --- offsets --------------------------------------------------------------------------------------
 
@@ -77,13 +130,19 @@ class BaseReader(DataSourceStreamReader):
     def _first(self, there: Mapping[Queue, Bounds]) -> Offsets:
         """Return the offsets at which a query without a checkpoint begins."""
         options = self._options
+        strict = options.unmatched == "error"
         if options.starting_ms is not None:
-            return self._queues.at_time(sorted(there), options.starting_ms)
-        if isinstance(options.starting, str):
-            latest = options.starting == "latest"
-            return {queue: bounds.high if latest else bounds.low for queue, bounds in there.items()}
-        # Queues that the option does not name begin at their first message, as new queues do.
+            times = dict.fromkeys(sorted(there), options.starting_ms)
+            return at_times(self._queues, "startingTimestamp", times, there, strict=strict)
+        if options.starting == "latest":
+            return {queue: bounds.high for queue, bounds in there.items()}
+        # Queues that an option does not name begin at their first message, as new queues do.
         start = {queue: bounds.low for queue, bounds in there.items()}
+        if options.starting_times:
+            name, times = "startingOffsetsByTimestamp", dict(options.starting_times)
+            return {**start, **at_times(self._queues, name, times, there, strict=strict)}
+        if isinstance(options.starting, str):
+            return start
         fail = options.fail_on_data_loss
         return {**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)}
 
@@ -140,6 +199,8 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Encoded, limit: ReadLimit) -> Encoded:
@@ -157,6 +218,8 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
                 if queue in self._target
             }
         go_on = check_not_lost(begin, there, fail=fail)
+        if self._waits(go_on, there, limit):
+            return start
         end = limited(go_on, there, self._most(begin, limit))
         # An offset that adds nothing must equal the start. So a queue without messages is not named yet.
         if all(begin.get(queue, go_on.get(queue)) == at for queue, at in end.items()):
@@ -171,6 +234,14 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
         plain = self._queues.bounds(qualify=False)
         qualified = self._queues.bounds(qualify=True)
         self._target = {queue: bounds.high for queue, bounds in {**plain, **qualified}.items()}
+
+    def _waits(self, start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: ReadLimit) -> bool:
+        """Whether no batch is made yet, because there are fewer messages than minOffsetsPerTrigger. Queries
+        with the triggers Once (which passes ReadAllAvailable) and AvailableNow never wait, as they would
+        leave the last messages unread."""
+        if self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        return self._pace.waits(waiting(start, there))
 
     def _most(self, start: Mapping[Queue, int], limit: ReadLimit) -> int | None:
         """Return the largest number of messages in a batch with this limit; None without a limit."""
@@ -189,6 +260,9 @@ class PlainStreamReader(BaseReader):
 
     def latestOffset(self) -> Encoded:  # type: ignore[override,unused-ignore]
         there = self._there(self._latest)
+        # After a start the offset at which the last batch ended is not known, and `waits` is false.
+        if self._pace.waits(waiting(self._latest.offsets, there.bounds)):
+            return encode(self._latest)
         # The start is not known here. `partitions` compares the lives with those of the start.
         known = resumed(self._latest, there, fail=False)
         ends = {queue: bounds.high for queue, bounds in there.bounds.items()}

@@ -117,6 +117,7 @@ if HAS_READ_LIMITS:
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 else:
@@ -131,6 +132,9 @@ else:
         """See `Absent`."""
 
     class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
         """See `Absent`."""
 
     class SupportsTriggerAvailableNow(Absent):  # type: ignore[no-redef]
@@ -164,5 +168,6 @@ __all__ = [
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
+    "ReadMinRows",
     "SupportsTriggerAvailableNow",
 ]

@@ -6,8 +6,8 @@ Objects of this module are pickled and sent to executors. So they contain option
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,13 +27,14 @@ from dledger.spark.copies import LogCopies, OtherReplicas, Places, others_of
 from dledger.spark.entry_ranges import NO_END, Piece
 from dledger.spark.log_lives import NO_LIVES, LogLives, check_topics, log_topics
 from dledger.spark.messages import message_columns, message_rows
-from dledger.spark.offsets import batch_bounds
+from dledger.spark.offsets import batch_bounds, batch_times, time_bounds
+from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.parts import pack
 from dledger.spark.pushdown import NOTHING, Pushed
-from dledger.spark.queues import QueueFiles, QueueRow, check_bounds
+from dledger.spark.queues import QueueFiles, QueueRow, check_bounds, offsets_at_times
 from dledger.spark.segment_times import segments_within
-from dledger.spark.selection import ANY, Bounds, Selection, wants_queue
+from dledger.spark.selection import Bounds, Selection, wants_queue
 from dledger.spark.state import state_rows
 from dledger.spark.stores import (
     best_of_each_group,
@@ -104,13 +105,17 @@ class MessagesView:
             for replica in replicas
         }
         check_topics(options, [*known.values()])
-        check_bounds(batch_bounds(options), replicas)
+        if options.fail_on_data_loss:
+            check_bounds(batch_bounds(options), replicas)
+        at_times = {replica.directory: offsets_at_times(options, replica) for replica in replicas}
         target = target_bytes(replicas, options.min_partitions, options.partition_bytes)
         ranges = self.pushed.ranges(options.index_ranges)
         packs: list[InputPartition] = []
         for replica in replicas:
-            found: Iterable[Piece] = pieces(replica, self._highest(replica), ranges, target)
-            for segments in self._segments(replica, held[replica.directory]):
+            found: Iterable[Piece] = pieces(
+                replica, self._highest(replica), ranges, target, options.max_records
+            )
+            for segments in self._segments(replica, held[replica.directory], at_times[replica.directory]):
                 found = _of_segments(found, segments)
             lives, wants = known[replica.directory].lives, self.selection(replica.group).wants
             packs += [
@@ -120,7 +125,9 @@ class MessagesView:
                     lives.of_pieces(pack, wants, named=options.names_lives),
                     others_of(replica, given),
                 )
-                for pack in packed(found, options.min_partitions, options.partition_bytes)
+                for pack in packed(
+                    found, options.min_partitions, options.partition_bytes, options.max_records
+                )
             ]
         return packs
 
@@ -136,9 +143,12 @@ class MessagesView:
         """The last entry that is read; None if the log is read to its end."""
         return None if self.options.isolation == "all" else replica.committed
 
-    def _segments(self, replica: Replica, held: Snapshot | None) -> Iterator[frozenset[int]]:
+    def _segments(
+        self, replica: Replica, held: Snapshot | None, at_times: Mapping[Queue, Bounds]
+    ) -> Iterator[frozenset[int]]:
         """Yield sets with the starts of segments. Only a segment that is in every set can contain wanted
-        messages. There is one set by store time and one by queue; a set that is not known is left out."""
+        messages. There is one set by store time and one by queue; a set that is not known is left out.
+        `at_times`: the offsets of queues for which the options have times."""
         selection = self.selection(replica.group)
         if selection.system_entries:
             return
@@ -148,6 +158,9 @@ class MessagesView:
         # If damage is included in the rows, all segments are searched for it.
         if self.options.corrupt_records == "include":
             return
+        if replica.identity is not None:  # store times never go back, so they can be compared by offset
+            bounds = {**selection.offsets, **at_times}
+            selection = replace(selection, offsets=bounds)
         holding = segments_of(replica, selection, held, self.options.include_deleted)
         if holding is not None:
             yield holding
@@ -155,8 +168,7 @@ class MessagesView:
     @property
     def _times(self) -> Bounds:
         """The range of store times that options and filters allow, in ms."""
-        high = ANY.high if self.options.ending_ms is None else self.options.ending_ms
-        return Bounds(self.options.starting_ms or 0, high).meet(self.pushed.time_ms)
+        return time_bounds(self.options).meet(self.pushed.time_ms)
 
     def selection(self, group: str) -> Selection:
         """Return the conditions that wanted messages of one broker group must meet."""
@@ -167,6 +179,7 @@ class MessagesView:
             keys=options.keys,
             offsets=batch_bounds(options),
             time_ms=self._times,
+            times_ms=batch_times(options),
             only_topics=pushed.topics,
             partition=pushed.partition,
             offset=pushed.offset,

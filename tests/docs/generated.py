@@ -24,6 +24,7 @@ from dledger.commands.declaring import Command, Declared
 from dledger.commands.exit_codes import TABLE
 from dledger.commands.mqadmin.options import EVERYWHERE
 from dledger.spark import column_meanings
+from dledger.spark.kafka_options import OF_CONSUMER, OF_SOURCE
 from dledger.spark.options import OPTIONS, VIEWS
 from tests.docs import declared_tables, error_tables
 
@@ -197,6 +198,19 @@ def spark_options() -> str:
     return table(("option", "meaning", "views", "only with", "only in a"), rows)
 
 
+def kafka_options() -> str:
+    """Options of Spark's Kafka source, and what they are here."""
+    rows = []
+    for name, option in {**OF_SOURCE, **OF_CONSUMER}.items():
+        here = ", ".join(f"`{one}`" for one in option.here.split(", ") if one)
+        if option.accepted:
+            answer = "the same" if option.here == name else f"accepted; {here}"
+        else:
+            answer = here or "none"
+        rows.append((f"`{name}`", answer, option.note))
+    return table(("Kafka's option", "here", "note"), rows)
+
+
 def spark_columns() -> str:
     """Columns of the data source's views."""
     parts = []
@@ -346,6 +360,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "audit-findings": findings,
     "spark-options": spark_options,
     "spark-columns": spark_columns,
+    "kafka-options": kafka_options,
     "commands": commands,
     "mqadmin": mqadmin_commands,
     "exit-codes": exit_codes,

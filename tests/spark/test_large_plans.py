@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow")
 from dledger.audit.store_directory import Replica, Segment
 from dledger.formats.store_files import Checkpoint
 from dledger.runtime.files import OsFiles
+from dledger.spark.offsets import MOST_RANGES, QueueRange, divided
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.parts import MOST_TASKS, PACK_BYTES, task_bytes
@@ -69,6 +70,29 @@ def test_an_audit_of_it_is_planned_without_another_look(
     assert sum(len(pack.parts) for pack in packs) == SEGMENTS + 2  # and what belongs to no segment
     (drilled,) = AuditReader(drill_options([view], [(5 * ENTRIES, 5 * ENTRIES + 9)])).partitions()
     assert [part.task.start for part in drilled.parts] == [5 * SIZE]
+
+
+@pytest.mark.parametrize(("queues", "parts"), [(10_000, 1_000), (300_000, 7), (10_000, 31), (3, 1_000)])
+def test_a_batch_of_many_queues_is_cut_into_a_bounded_number_of_pieces(queues: int, parts: int) -> None:
+    """Seen before: 10,000 queues and 1,000 tasks made ten million pieces, which are gigabytes of memory."""
+    ranges = [QueueRange("t", number, 5, 1005 + number % 7) for number in range(queues)]
+    found = divided(ranges, parts)
+    assert len(found) == parts
+    assert sum(map(len, found)) <= MOST_RANGES + queues + parts
+    counts = [sum(item.high - item.low for item in part) for part in found]
+    assert sum(counts) == sum(item.high - item.low for item in ranges)
+    assert max(counts) <= 1.2 * sum(counts) / parts + 3
+
+
+def test_a_listing_of_many_files_is_planned(tmp_path: Path) -> None:
+    """The store of `dledger bench spark-plans`, with fewer files."""
+    pytest.importorskip("pyspark")
+    from dledger.bench.spark_plans import PLANS, write_listing
+
+    store = tmp_path / "n0"
+    write_listing(store, 50, 40)
+    tasks = {name: len(list(plan(str(store), "20")())) for name, plan in PLANS.items()}
+    assert tasks == {"batch": 50, "batch with minPartitions": 50, "stream of queues": 20, "audit": 51}
 
 
 def test_small_logs_are_shared_as_before() -> None:

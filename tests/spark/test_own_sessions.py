@@ -93,7 +93,7 @@ def test_what_the_release_cannot_do_is_an_error_of_load(
     with pytest.raises(BadOption, match=rf"option {option}: Spark limits .* since 4\.2"):
         source.schema()
     with pytest.raises(BadOption, match=r"since 4\.2"):
-        source.streamReader(StructType())
+        source.streamReader(StructType()).initialOffset()
 
 
 def test_spark_finds_the_source_by_itself() -> None:

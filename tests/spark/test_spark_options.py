@@ -131,7 +131,34 @@ def test_defaults_differ_between_batch_and_stream() -> None:
             {"path": "/a", "startingTimestamp": "monday"},
             "'monday' is not a time: give milliseconds",
         ),
-        ({"path": "/a", "startingTimestamp": "1", "startingOffsets": "earliest"}, "exclude each other"),
+        (
+            {"path": "/a", "startingOffsetsByTimestamp": '{"a": {"0": "noon"}}'},
+            "startingOffsetsByTimestamp: 'noon' is not a time",
+        ),
+        ({"path": "/a", "startingOffsetsByTimestamp": '{"a": 5}'}, "must have the form"),
+        ({"path": "/a", "startingOffsetsByTimestamp": '{"a": {"0": 1700000000}}'}, "looks like seconds"),
+        (
+            {
+                "path": "/a",
+                "startingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}',
+                "endingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}',
+            },
+            "time of a/0 must be after that of startingOffsetsByTimestamp: nothing",
+        ),
+        (
+            {"path": "/a", "startingOffsetsByTimestampStrategy": "error"},
+            "no effect without startingOffsetsByTimestamp or startingTimestamp",
+        ),
+        (
+            {
+                "path": "/a",
+                "startingTimestamp": "1774828800000",
+                "startingOffsetsByTimestampStrategy": "earliest",
+            },
+            "'earliest' is not one of error, latest",
+        ),
+        ({"path": "/a", "maxRecordsPerPartition": "0"}, "not a positive number"),
+        ({"path": "/a", "minOffsetsPerTrigger": "9"}, "has no effect on a batch, only on a stream"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, str], text: str) -> None:
@@ -144,9 +171,80 @@ def test_what_is_wrong_is_named(options: dict[str, str], text: str) -> None:
     [
         ({"path": "/a", "view": "queues"}, "view queues cannot be streamed"),
         ({"path": "/a", "endingOffsets": "latest"}, "has no effect on a stream, only on a batch"),
-        ({"path": "/a", "offsetType": "log", "startingTimestamp": "5"}, "no effect with offsetType log"),
+        (
+            {"path": "/a", "offsetType": "log", "startingTimestamp": "1774828800000"},
+            "no effect with offsetType log",
+        ),
+        (
+            {"path": "/a", "offsetType": "log", "startingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}'},
+            "no effect with offsetType log",
+        ),
+        ({"path": "/a", "maxTriggerDelay": "5s"}, "no effect without minOffsetsPerTrigger"),
+        ({"path": "/a", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "not a duration: .* 15m"),
+        (
+            {"path": "/a", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            r"minOffsetsPerTrigger \(5\) must not be above maxOffsetsPerTrigger \(4\)",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_stream_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
         parse(options, "stream")
+
+
+def test_one_time_takes_precedence_over_times_of_queues_and_these_over_offsets() -> None:
+    """As in Spark's Kafka source."""
+    by_queue = {
+        "startingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}',
+        "startingOffsets": '{"a": {"0": 3}}',
+    }
+    some = parse({"path": "/a", **by_queue}, "batch")
+    assert (some.starting_ms, some.starting_times, some.starting) == (
+        None,
+        {("a", 0): 1774828800000},
+        "earliest",
+    )
+    one = parse({"path": "/a", "startingTimestamp": "1774828800002", **by_queue}, "batch")
+    assert (one.starting_ms, one.starting_times, one.starting) == (1774828800002, {}, "earliest")
+    ends = {"endingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}', "endingOffsets": '{"a": {"0": 3}}'}
+    some = parse({"path": "/a", **ends}, "batch")
+    assert (some.ending_ms, some.ending_times, some.ending) == (None, {("a", 0): 1774828800000}, "latest")
+    one = parse({"path": "/a", "endingTimestamp": "1774828800002", **ends}, "batch")
+    assert (one.ending_ms, one.ending_times, one.ending) == (1774828800002, {}, "latest")
+
+
+def test_times_of_queues_are_milliseconds_or_texts_in_iso_form() -> None:
+    text = (
+        '{"a": {"0": 1774828800000, "1": "2026-03-30T00:00:00Z", "2": "1774828800000"}, "b/4": 1774828800001}'
+    )
+    found = parse({"path": "/a", "startingOffsetsByTimestamp": text}, "stream").starting_times
+    assert found == {**dict.fromkeys([("a", 0), ("a", 1), ("a", 2)], 1774828800000), ("b", 4): 1774828800001}
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("90 s", 90_000), ("2H", 7_200_000), ("1d", 86_400_000), ("250", 250)]
+)
+def test_a_delay_is_written_as_in_spark(text: str, ms: int) -> None:
+    options = {"path": "/a", "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}
+    assert parse(options, "stream").max_trigger_delay_ms == ms
+
+
+def test_a_queue_without_a_later_message_is_an_error_only_for_times_of_queues() -> None:
+    by_queue = {"path": "/a", "startingOffsetsByTimestamp": '{"a": {"0": 1774828800000}}'}
+    assert parse(by_queue).unmatched == "error", "as in Spark's Kafka source"
+    assert parse({"path": "/a", "startingTimestamp": "1774828800000"}).unmatched == "latest"
+    assert parse({**by_queue, "startingOffsetsByTimestampStrategy": "Latest"}).unmatched == "latest"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"view": "queues", "maxOffsetsPerTrigger": "5"}, "no effect on view queues"),
+        ({"endingOffsets": "latest", "maxOffsetsPerTrigger": "5"}, "only for batches, .* only for streams"),
+    ],
+)
+def test_options_that_fit_neither_a_batch_nor_a_stream_are_an_error_of_load(
+    options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(BadOption, match=text):
+        parse({"path": "/a", **options})

@@ -194,3 +194,39 @@ def test_a_damaged_consume_queue_is_never_believed(spark: Any, log: Log, tmp_pat
     other = Query(spark, tmp_path / "b", store, offsetType="log")
     other.run()
     assert sorted(other.rows) == batch(spark, store), "the log does without"
+
+
+@pytest.mark.spark
+def test_what_is_wrong_with_a_stream_is_what_the_user_sees_last(spark: Any, log: Log, tmp_path: Path) -> None:
+    """Seen before: an UnboundLocalError of Spark. `load()` does not know that it makes a stream."""
+    store = write_store(log, tmp_path / "n0")
+    for options, text in (
+        ({"view": "queues"}, "view queues cannot be streamed: only messages can"),
+        ({"endingOffsets": "latest"}, "option endingOffsets has no effect on a stream, only on a batch"),
+    ):
+        frame = spark.readStream.format("dledger").options(path=str(store), **options).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.start()
+        with pytest.raises(Exception, match="terminated with exception") as caught:
+            query.awaitTermination()
+        last = [line for line in str(caught.value).partition("SQLSTATE")[0].splitlines() if line.strip()][-1]
+        assert text in last, str(caught.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"view": "quues"}, "'quues' is not one of .*did you mean 'queues'"),
+        ({"view": "queues", "tags": "A"}, "option tags has no effect on view queues, only on messages"),
+        ({"view": "entries", "corruptRecords": "skip"}, "'skip' is not one of fail, include"),
+        (
+            {"groupIdPrefix": "etl"},
+            "option groupIdPrefix: it is an option of Kafka's source: no consumer group",
+        ),
+    ],
+)
+def test_wrong_options_are_an_error_of_load(spark: Any, options: dict[str, str], text: str) -> None:
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(Exception, match=text):
+            reader.format("dledger").options(path="/nowhere", **options).load()

@@ -35,7 +35,7 @@ made = source.PushingSource({"path": "/nowhere"})
 assert type(made.streamReader(None)) is PlainStreamReader
 limited = source.DledgerSource({"path": "/nowhere", "maxOffsetsPerTrigger": "5"})
 try:
-    limited.streamReader(None)
+    limited.streamReader(None).initialOffset()
 except BadOption as error:
     print(error)
 assert type(made.reader(None)) is (source.PushingReader if versions.HAS_PUSHDOWN else source.ViewReader)

@@ -234,6 +234,14 @@ BENCH = Group(
             extra="spark",
         ),
         _mode(
+            "spark-plans",
+            "time and memory that planning large reads costs Spark's driver",
+            _number("segments", 10_000, "Segments of the store, of 1 GiB each."),
+            _number("queues", 10_000, "Queues of the store."),
+            _number("partitions", 1_000, "Tasks that minPartitions asks for."),
+            extra="spark",
+        ),
+        _mode(
             "spark-sink",
             "rows a second that Spark writes to three brokers",
             _number("messages", 200_000, "Rows."),
