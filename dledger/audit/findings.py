@@ -103,6 +103,11 @@ CODES = {
         "the directory holds the store of another node, and this node does not start with it: give "
         "each node its own directory",
     ),
+    "SEGMENT_TWICE": Code(
+        Severity.ERROR,
+        "find out which of the two files the broker wrote (`dledger dump` lists entries), and move the other "
+        "away",
+    ),
     "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "SNAPSHOT_DAMAGED": Code(
         Severity.WARNING,
