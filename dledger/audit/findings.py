@@ -80,9 +80,9 @@ CODES = {
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
     "BIT_ROT": Code(
         Severity.ERROR,
-        "nothing is lost if another replica was audited and is good there; "
+        "the finding says whether another replica has the entry whole, so that nothing is lost. Of a node: "
         + _REPAIRED
-        + "; check the disk. Of a copy, make a new one",
+        + "; check the disk. Of a copy: make a new one from the node",
     ),
     "RECORD_CORRUPT": Code(
         Severity.ERROR,

@@ -1,32 +1,53 @@
-"""Says of damaged entries whether anything is lost: which other replicas have them whole, and what they are."""
+"""Says of damaged entries whether anything is lost: which other replicas have them whole, and which messages
+they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 
 from dledger.audit.findings import Finding
 from dledger.audit.scan import EntryRow
 from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN
-from dledger.formats.entry import HEADER_SIZE, CorruptEntry, unpack_header
+from dledger.formats.entry import HEADER_SIZE, unpack_header
 from dledger.formats.record import CorruptRecord, decode_record
 
 ReadEntry = Callable[[str, int], bytes | None]
-"""Function that reads one entry of a replica, with its header: (replica, index). None if it cannot be read."""
+"""Function that reads one entry, with its header, of a replica at an index. None if it cannot be read."""
+_NO_INDEX = 1 << 62
+"""Higher than any index."""
 MAX_NAMED = 20
 """Number of damaged entries of a report whose topic, queue and offset are looked up."""
 
 
 class WholeCopies:
-    """For damaged entries, the replicas that have them whole: runs of (first index, last index, replicas)."""
+    """For damaged entries, the replicas that have them whole: runs of (first index, last index, replicas).
+    `findings` are those of the replicas by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, findings: Iterable[Finding]) -> None:
         self._runs: list[tuple[int, int, tuple[str, ...]]] = []
+        spans = sorted((one.first_index, one.last_index) for one in findings if one.code == "BIT_ROT")
+        self._spans: list[tuple[int, int]] = []
+        for first, last in spans:
+            if self._spans and self._spans[-1][1] >= first:
+                self._spans[-1] = (self._spans[-1][0], max(last, self._spans[-1][1]))
+            else:
+                self._spans.append((first, last))
+
+    def _is_damaged(self, index: int) -> bool:
+        at = bisect_right(self._spans, (index, _NO_INDEX)) - 1
+        return at >= 0 and self._spans[at][1] >= index
 
     def add(self, index: int, copies: Iterable[EntryRow], damaged: Iterable[str]) -> None:
-        """Add the copies of one entry. Indexes must be added in ascending order. `damaged` are the replicas
-        whose copy is damaged according to a comparison."""
+        """Add the copies of one entry, if one of them is damaged. Indexes must be added in ascending order.
+        `damaged` are the replicas whose copy is damaged according to a comparison."""
         bad = set(damaged)
-        sound = [one for one in copies if one.replica not in bad and not one.damage & (BODY_DAMAGED | CHAIN_BROKEN)]
+        if not bad and not self._is_damaged(index):
+            return
+        sound = [
+            one for one in copies if one.replica not in bad and not one.damage & (BODY_DAMAGED | CHAIN_BROKEN)
+        ]
         if len({(one.term, one.size, one.crc) for one in sound}) > 1:
             sound = []  # they differ, and another finding says so
         names = tuple(sorted(one.replica for one in sound))
@@ -45,8 +66,8 @@ class WholeCopies:
 
 
 def explained(findings: list[Finding], whole: WholeCopies, read: ReadEntry, commit: int) -> list[Finding]:
-    """Return the findings; those of corruption say which replicas have the entries whole, and which message it
-    is. `commit`: the highest committed index."""
+    """Return the findings; those of corruption say which replicas have the entries whole, and which message
+    it is. `commit`: the highest committed index."""
     named = 0
     result = []
     for found in findings:
@@ -89,6 +110,6 @@ def _message(entry: bytes | None) -> str:
     try:
         header = unpack_header(entry or b"")
         record = decode_record((entry or b"")[HEADER_SIZE : header.size], with_body=False)
-    except (CorruptEntry, CorruptRecord, ValueError):
+    except (CorruptRecord, struct.error):
         return ""
     return f"topic {record.topic}, queue {record.queue_id}, offset {record.queue_offset}"

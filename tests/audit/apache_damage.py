@@ -436,7 +436,7 @@ DAMAGE = [
     Damage("lost: last segment", partial(lost, -1), EARLY),
     Damage("lost: all segments", all_lost, (*EARLY, *GONE, "NO_COMMITTED_INDEX")),
     Damage("cut: a segment", partial(cut, 1), (*GONE, *ROT)),
-    Damage("cut: last segment", partial(cut, -1), EARLY),
+    Damage("cut: last segment", partial(cut, -1), (*EARLY, *ROT)),
     Damage("empty: a segment", partial(empty, 1), (*GONE, *ROT)),
     Damage("empty: last segment", partial(empty, -1), EARLY),
     Damage("zeros: a segment", partial(all_zeros, 1), (*GONE, *ROT)),

@@ -42,7 +42,7 @@ LOGBACK = """<configuration>
   <root level="WARN"><appender-ref ref="OUT"/></root>
 </configuration>
 """
-START_LIMIT_S = 240.0
+START_LIMIT_S = 120.0
 STOP_LIMIT_S = 40.0
 
 

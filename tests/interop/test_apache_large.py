@@ -60,10 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         find_base_port(start=24000),
         SEGMENT_SIZE,
         broker=BROKER,
-        nodes={
-            node: {"storePathDLedgerCommitLog": ",".join(map(str, several))}
-            for node, several in paths.items()
-        },
+        nodes={node: {"storePathDLedgerCommitLog": several} for node, several in paths.items()},
     )
     began = time.monotonic()
     try:
