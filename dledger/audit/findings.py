@@ -90,10 +90,7 @@ CODES = {
     ),
     "MISSING_SEGMENT": Code(Severity.ERROR, _TAKEN_AT_A_START),
     "MISSING_ENTRIES": Code(Severity.ERROR, _TAKEN_AT_A_START),
-    "CHAIN_BREAK": Code(
-        Severity.ERROR,
-        _REPLACED,
-    ),
+    "CHAIN_BREAK": Code(Severity.ERROR, _REPLACED),
     "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is incomplete: " + _COMPARE),
     "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages have gaps: report it"),
     "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be trusted: " + _RECOPY),
@@ -105,8 +102,7 @@ CODES = {
     ),
     "SEGMENT_TWICE": Code(
         Severity.ERROR,
-        "find out which of the two files the broker wrote (`dledger dump` lists entries), and move the other "
-        "away",
+        "find out which of the two files the broker uses (`dledger dump`), and move the other away",
     ),
     "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "SNAPSHOT_DAMAGED": Code(
