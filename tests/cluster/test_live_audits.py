@@ -24,7 +24,9 @@ from tests.cluster.test_group_clean_stores import TOPICS, Sender
 
 SEGMENT = 9 * 1024 * 1024
 LIMIT_S = 300
-"""Longest time that an audit may take."""
+"""Longest time that an audit, or the return of a node, may take."""
+PAUSE_S = 0.1
+"""Between two hundred messages: the log grows, and audits of it end."""
 EARLIEST_KILL_S, LATEST_KILL_S = 0.5, 4.0
 """When the leader is killed, after the command of the audit was started."""
 HARMLESS = ("info",)
@@ -40,7 +42,7 @@ def load(group: LocalCluster) -> Iterator[Sender]:
         sender = Sender(producer)
 
         def send() -> None:
-            while not ended.is_set():
+            while not ended.wait(PAUSE_S):
                 sender.send(200)
 
         thread = threading.Thread(target=send)
@@ -95,12 +97,12 @@ def test_audits_of_a_group_under_load_with_leader_kills(
             assert report["replicas"]
             verdicts[f"{'brokers' if live else 'directories'}: {report['verdict']}"] += 1
             entries += report["entries"]
-            group.wait_leader()
+            group.wait_leader(LIMIT_S)
             group.start_node(killed)
-            group.wait_ready()
+            group.wait_ready(LIMIT_S)
             if number % 2:  # otherwise the next audit finds it catching up
-                group.wait_caught_up()
-                group.wait_registered()
+                group.wait_caught_up(LIMIT_S)
+                group.wait_registered(LIMIT_S)
                 starting.clear()
     said = ", ".join(f"{count} {what}" for what, count in sorted(verdicts.items()))
     print(

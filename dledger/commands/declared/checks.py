@@ -414,6 +414,13 @@ ARCHIVE = _job(
             show_default=True,
             help="Messages in a batch from live brokers.",
         ),
+        option(
+            "--stored-before",
+            metavar="TIME",
+            type=_TIME,
+            help="Archive only whole segments whose messages were all stored before (UTC): 2026-11-21 or "
+            "2026-11-21T15:30:00. Not with --namesrv.",
+        ),
         _master(),
     ],
     codes=exit_codes.ARCHIVE,
