@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +44,7 @@ class Target:
     """The store that is damaged. `given`: the directory or broker.conf by which it is audited."""
 
     given: Path
+    replica: Replica = field(init=False)
 
     def __post_init__(self) -> None:
         (self.replica,) = open_store(OsFiles(), str(self.given))
@@ -51,8 +52,6 @@ class Target:
         self.queues = Path(self.replica.queue_root)
         self.keys = Path(self.replica.key_root)
         self.index = self.node / "index" / segment_name(0)
-
-    replica: Replica = None  # type: ignore[assignment]
 
     @property
     def last(self) -> int:

@@ -25,8 +25,8 @@ from tests.cluster.test_group_clean_stores import TOPICS, Sender
 SEGMENT = 9 * 1024 * 1024
 LIMIT_S = 300
 """Longest time that an audit, or the return of a node, may take."""
-PAUSE_S = 0.1
-"""Between two hundred messages: the log grows, and audits of it end."""
+PAUSE_S = 1.0
+"""Between two hundred messages, so that the log grows slowly, and audits of it end."""
 EARLIEST_KILL_S, LATEST_KILL_S = 0.5, 4.0
 """When the leader is killed, after the command of the audit was started."""
 HARMLESS = ("info",)
@@ -97,6 +97,7 @@ def test_audits_of_a_group_under_load_with_leader_kills(
             assert report["replicas"]
             verdicts[f"{'brokers' if live else 'directories'}: {report['verdict']}"] += 1
             entries += report["entries"]
+            print(f"audit {number + 1} of {rounds}: {report['verdict']}, {killed} killed", flush=True)
             group.wait_leader(LIMIT_S)
             group.start_node(killed)
             group.wait_ready(LIMIT_S)
