@@ -368,7 +368,7 @@ def key_file_cut(target: Target) -> None:
 
 
 def checkpoint(text: str, target: Target) -> None:
-    (target.node / "checkpoint").write_text(text.format(last=target.last))
+    (target.node / "checkpoint").write_text(text.format(beyond=target.last + 1000))
 
 
 def checkpoint_gone(target: Target) -> None:
@@ -473,7 +473,7 @@ DAMAGE = [
     Damage("checkpoint: lost", checkpoint_gone, ("NO_COMMITTED_INDEX",)),
     Damage("checkpoint: empty", partial(checkpoint, ""), ("NO_COMMITTED_INDEX",)),
     Damage("checkpoint: noise", partial(checkpoint, "committedIndex=\0\0\0"), ("NO_COMMITTED_INDEX",)),
-    Damage("checkpoint: of a longer log", partial(checkpoint, "committedIndex=9{last}\nendIndex=9{last}\n"),
+    Damage("checkpoint: of a longer log", partial(checkpoint, "committedIndex={beyond}\nendIndex={beyond}\n"),
            EARLY),
     Damage("term: too low", partial(term, "voteLeader=n0\ncurrTerm=0\n"), ("HARD_STATE",)),
     Damage("term: none", partial(term, ""), ("HARD_STATE",)),
