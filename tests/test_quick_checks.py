@@ -29,6 +29,7 @@ def the_script() -> ModuleType:
 check = the_script()
 LISTED = [test for step in check.STEPS for test in step.tests]
 NOT_QUICK = {
+    "tests/spark/test_archive_then_delete.py": "runs the commands of a page on a group and with Spark",
     "tests/cluster/test_first_day.py": "runs programs of the pages on a group of real processes, and Spark",
     "tests/cluster/test_readme.py": "runs programs of the pages on a group of real processes",
     "tests/cluster/test_three_machines.py": "starts three brokers as a page says",

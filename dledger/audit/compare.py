@@ -40,6 +40,7 @@ from dledger.audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow
 from dledger.audit.report import Kept, Report
 from dledger.audit.scan import EntryRow
 from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
+from dledger.audit.whole_copies import ReadEntry, WholeCopies, explained
 from dledger.formats.entry import COVERED
 
 DRILL_BLOCKS = 256
@@ -82,6 +83,7 @@ def analyse(
     same_time: bool = False,
     shipped: bool = False,
     claims: Mapping[str, int] | None = None,
+    read_entry: ReadEntry = lambda replica, index: None,
 ) -> Report:
     """Check each replica, compare the replicas, and make the report.
 
@@ -90,6 +92,7 @@ def analyse(
     * `drill`: reads the entries of such blocks again.
     * `claims`: for each replica, the index that was committed before any replica was examined for the scan.
     * `same_time`, `shipped`: see `Group`.
+    * `read_entry`: reads one entry, to say which message is damaged.
     """
     everything = list(rows)
     holdings = gather(everything)
@@ -122,13 +125,15 @@ def analyse(
             findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
             blocks = _blocks_to_drill(differing, findings, block_entries)
+            whole = WholeCopies(findings)
             unreadable = [found.replica for found in findings if found.code == "UNREADABLE"]
             findings.extend(
                 found
-                for found in _drill(group, blocks, drill, block_entries)
+                for found in _drill(group, blocks, drill, block_entries, whole)
                 if found.code != "UNREADABLE" or found.replica not in unreadable
             )
             findings.extend(compare_chains(holdings, findings))
+            findings = explained(findings, whole, read_entry, group.commit)
     compared = min((holding.committed for holding in holdings), default=-1)
     replicas = [holding.as_json() for holding in holdings]
     members = _configured(holdings).row.members if holdings else 0
@@ -297,7 +302,9 @@ def _blocks_to_drill(differing: Iterable[int], findings: list[Finding], block_en
     return sorted(blocks)
 
 
-def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) -> Iterator[Finding]:
+def _drill(
+    group: Group, blocks: list[int], drill: Drill, block_entries: int, whole: WholeCopies
+) -> Iterator[Finding]:
     runs = _Runs()
     for at in range(0, len(blocks), DRILL_BLOCKS):
         ranges = _ranges(blocks[at : at + DRILL_BLOCKS], block_entries)
@@ -310,8 +317,10 @@ def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) ->
             else:
                 copies.setdefault(row.index, []).append(row)
         for index in sorted(copies):
-            for code, replica, detail in classify(group, index, sorted(copies[index]), unread):
+            faults = list(classify(group, index, sorted(copies[index]), unread))
+            for code, replica, detail in faults:
                 runs.add(code, replica, index, detail)
+            whole.add(index, copies[index], [replica for code, replica, _ in faults if code == "BIT_ROT"])
     yield from runs.findings()
 
 

@@ -23,7 +23,7 @@ from dledger.audit.findings import (
 )
 from dledger.audit.queue_runs import as_run, promised
 from dledger.formats.entry import chain_crc
-from dledger.formats.store_files import segment_name
+from dledger.formats.store_files import APACHE_TERM_FILE, segment_name
 
 _NO_END = 1 << 62
 _NOT_SEEN = ("unreadable", "retired")
@@ -215,7 +215,8 @@ def _check_hard_state(holding: Holding) -> Iterator[Finding]:
     said = holding.row.hard_term
     known = max((segment.settled_term for segment in holding.segments), default=-1)
     if 0 <= said < known:
-        text = f"the hardstate file says term {said}, but the log has committed entries of term {known}"
+        file = "hardstate" if holding.row.ours else APACHE_TERM_FILE
+        text = f"the file {file} says term {said}, but the log has committed entries of term {known}"
         yield finding("HARD_STATE", holding.name, f"{text}: the node has forgotten its votes")
 
 

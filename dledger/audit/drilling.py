@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import Finding, Severity, finding
-from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, drill, look_at
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, drill, entry_of, look_at
 from dledger.audit.report import Report
 from dledger.audit.scan import EntryRow
 from dledger.audit.store_directory import StoreError
@@ -45,6 +45,10 @@ class Drilling:
         if not self._look.replicas:
             return ()
         return self._read(self._look.replicas, ranges)
+
+    def entry(self, replica: str, index: int) -> bytes | None:
+        """Read one entry (`audit.whole_copies.ReadEntry`), if the sources were opened to read entries."""
+        return entry_of(self._look.replicas, replica, index) if self._look else None
 
     def completed(self, report: Report) -> Report:
         """Return the report with findings for entries that could not be read.

@@ -80,9 +80,9 @@ CODES = {
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
     "BIT_ROT": Code(
         Severity.ERROR,
-        "nothing is lost if another replica was audited and is good there; "
+        "the finding says whether another replica has the entry whole, so that nothing is lost. Of a node: "
         + _REPAIRED
-        + "; check the disk. Of a copy, make a new one",
+        + "; check the disk. Of a copy: make a new one from the node",
     ),
     "RECORD_CORRUPT": Code(
         Severity.ERROR,
@@ -90,10 +90,7 @@ CODES = {
     ),
     "MISSING_SEGMENT": Code(Severity.ERROR, _TAKEN_AT_A_START),
     "MISSING_ENTRIES": Code(Severity.ERROR, _TAKEN_AT_A_START),
-    "CHAIN_BREAK": Code(
-        Severity.ERROR,
-        _REPLACED,
-    ),
+    "CHAIN_BREAK": Code(Severity.ERROR, _REPLACED),
     "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is incomplete: " + _COMPARE),
     "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages have gaps: report it"),
     "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be trusted: " + _RECOPY),
@@ -102,6 +99,10 @@ CODES = {
         Severity.ERROR,
         "the directory holds the store of another node, and this node does not start with it: give "
         "each node its own directory",
+    ),
+    "SEGMENT_TWICE": Code(
+        Severity.ERROR,
+        "find out which of the two files the broker uses (`dledger dump`), and move the other away",
     ),
     "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "SNAPSHOT_DAMAGED": Code(

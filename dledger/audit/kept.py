@@ -112,6 +112,9 @@ class KeptReplica:
     def tasks(self) -> Sequence[SegmentTask]:
         return self.replica.tasks()
 
+    def entry(self, index: int) -> bytes | None:
+        return self.replica.entry(index)
+
     def side(self) -> Iterator[Row]:
         """Yield the rows of the side scan. They are never kept, because this scan is small, and derived files
         grow. Also remove kept rows of segments that no longer exist."""

@@ -20,6 +20,7 @@ from dledger.audit.replicas import (
     StoreSource,
     claims_at,
     drill,
+    entry_of,
     look_at,
 )
 from dledger.audit.report import Report, failed
@@ -131,6 +132,7 @@ async def audit_sources(
             same_time=same_time,
             shipped=drilling is not None,
             claims=claims,
+            read_entry=drilling.entry if drilling else partial(entry_of, look.replicas),
         ),
     )
     return drilling.completed(report) if drilling else report

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 
-from dledger.audit.store_directory import Replica, segment_path
+from dledger.audit.store_directory import Replica
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import (
     HEADER_SIZE,
@@ -55,7 +55,7 @@ class LogProbe:
             return None, b""
         start = position - position % segment_size
         try:
-            file = self._files.open_read(segment_path(self._replica.data, start))
+            file = self._files.open_read(self._replica.places.path_of(start))
         except FileNotFoundError:
             return None, b""
         try:

@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import Finding, ReplicaRow, Row, finding
+from dledger.audit.log_probe import LogProbe
 from dledger.audit.scan import EntryRow, drill_segment, scan_segment, scan_side
 from dledger.audit.segment_stamp import SegmentStamp, stamp
 from dledger.audit.store_directory import (
@@ -31,6 +32,7 @@ from dledger.audit.store_directory import (
     renamed,
     segment_tasks,
 )
+from dledger.formats.entry import HEADER
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 
@@ -74,6 +76,9 @@ class ReplicaView(Protocol):
 
     def tasks(self) -> Sequence[SegmentTask]:
         """One task for each segment, in order of the log."""
+
+    def entry(self, index: int) -> bytes | None:
+        """Read one entry with its header; None if that is not possible. Never raises OSError."""
 
     def side(self) -> Iterator[Row]:
         """Yield the replica's row, then the other rows that belong to it and to no segment. Never raises
@@ -143,6 +148,13 @@ class StoreReplica:
 
     def tasks(self) -> Sequence[SegmentTask]:
         return segment_tasks(self.replica)
+
+    def entry(self, index: int) -> bytes | None:
+        try:
+            found = LogProbe(self.files, self.replica).entry(index)
+        except OSError:
+            return None
+        return None if found is None else HEADER.pack(*found[0]) + found[1]
 
     def side(self) -> Iterator[Row]:
         return scan_side(self.files, self.replica)
@@ -231,6 +243,11 @@ def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) ->
         for task in replica.tasks():
             if wanted := overlap(task, ranges):
                 yield from replica.reader.drill(task, wanted)
+
+
+def entry_of(replicas: Iterable[ReplicaView], name: str, index: int) -> bytes | None:
+    """Read one entry of the replica with this name (`audit.whole_copies.ReadEntry`)."""
+    return next((one.entry(index) for one in replicas if one.name == name), None)
 
 
 def overlap(task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -25,6 +25,7 @@ from dledger.audit.log_probe import LogProbe
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.record_check import RecordCheck, is_sound
 from dledger.audit.records import TIMED_TOPICS, QueueNames, Records, has_record
+from dledger.audit.segment_places import peek_first_index
 from dledger.audit.side_checks import (
     check_beginning,
     check_hard_state,
@@ -37,7 +38,7 @@ from dledger.audit.side_checks import (
 )
 from dledger.audit.small_files import read_written
 from dledger.audit.state_check import StateCheck
-from dledger.audit.store_directory import Replica, SegmentTask, log_start, peek_first_index
+from dledger.audit.store_directory import Replica, SegmentTask, log_start
 from dledger.audit.unit_files import UnitFiles
 from dledger.audit.walk import Fault, SegmentWalker, Stop, collapse
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit

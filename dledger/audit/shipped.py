@@ -83,6 +83,10 @@ class ShippedReplica:
             for start, size in self.sizes
         ]
 
+    def entry(self, index: int) -> bytes | None:
+        """Return None, as entries are not shipped."""
+        return None
+
     def side(self) -> Iterator[Row]:
         yield self.row()
         for row in self.rows:

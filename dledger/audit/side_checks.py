@@ -8,6 +8,7 @@ read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgpack
@@ -23,6 +24,7 @@ from dledger.formats.lock_file import lock_problem
 from dledger.formats.record import CorruptRecord, decode_record
 from dledger.formats.snapshot import BEGINS_FILE, Manifest, check_parts
 from dledger.formats.store_files import (
+    APACHE_TERM_FILE,
     HARD_STATE_FILE,
     HARD_STATE_SIZE,
     LOCK_FILE,
@@ -95,15 +97,17 @@ def _is_told(replica: Replica, pos: int) -> bool:
 
 
 def hard_term(files: Files, replica: Replica) -> int:
-    """Term in the hard state, -1 if there is none."""
+    """Term in the hard state, or in the file `currterm` of a broker of Apache's; -1 if there is none."""
+    if replica.identity is None and (term := _apache_term(files, replica)[0]) >= 0:
+        return term
     data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
     known = None if data is None else decode_hard_state(data)
     return -1 if known is None else known[1].term
 
 
 def check_hard_state(files: Files, replica: Replica) -> Iterator[Row]:
-    """Check the hard state. Stores of Apache RocketMQ have none. Our nodes write it before their first
-    entry."""
+    """Check the hard state. Our nodes write it before their first entry, and brokers of Apache's the file
+    `currterm`."""
     data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
     if data is not None and any(data):
         known = decode_hard_state(data)
@@ -114,10 +118,31 @@ def check_hard_state(files: Files, replica: Replica) -> Iterator[Row]:
         text = _foreign_vote(replica, known[1].vote)
         if text:
             yield finding("HARD_STATE", replica.name, f"the hardstate file {text}")
-    elif replica.identity is not None and any(one.first_index is not None for one in replica.segments):
+    elif not any(one.first_index is not None for one in replica.segments):
+        return
+    elif replica.identity is None:
+        _, problem = _apache_term(files, replica)
+        if problem:
+            text = f"the file {APACHE_TERM_FILE} {problem}, though the log has entries"
+            yield finding("HARD_STATE", replica.name, f"{text}: the node has forgotten its votes")
+    else:
         what = "not there" if data is None else "empty"
         text = f"the hardstate file is {what}, though the log has entries: the node has forgotten its votes"
         yield finding("HARD_STATE", replica.name, text)
+
+
+def _apache_term(files: Files, replica: Replica) -> tuple[int, str]:
+    """Return the term in the file `currterm` of a broker of Apache's, and what is wrong with the file. The
+    broker removes it for a moment when it replaces it by `currterm.tmp`."""
+    path = f"{replica.directory}/{APACHE_TERM_FILE}"
+    for name in (path, f"{path}.tmp", path):
+        data = read_file(files, name)
+        if data is not None:
+            break
+    else:
+        return -1, "is not there"
+    found = re.search(rb"^currTerm=([0-9]{1,18})\s*$", data, re.MULTILINE)
+    return (int(found[1]), "") if found else (-1, "names no term")
 
 
 def _slots(replica: Replica, data: bytes) -> Iterator[Row]:

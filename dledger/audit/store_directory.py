@@ -6,13 +6,23 @@ committed index in it. Data that is written later may be read, but is never repo
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dledger.audit.findings import Finding, ReplicaRow, finding
 from dledger.audit.membership import FOUNDERS_UNKNOWN, Members
+from dledger.audit.segment_places import (
+    NO_PLACES,
+    QUEUES_DIR,
+    ROOT_KEY,
+    SELF_ID_KEY,
+    Segment,
+    SegmentPlaces,
+    find_directories,
+    list_segments,
+    read_broker_conf,
+)
 from dledger.audit.small_files import (
     ANYWHERE,
     NODE_PREFIX,
@@ -25,14 +35,7 @@ from dledger.audit.small_files import (
     read_identity,
 )
 from dledger.audit.unit_files import UnitFiles
-from dledger.formats.entry import (
-    APACHE_MAGICS,
-    HEADER_SIZE,
-    INDEX_UNIT,
-    INDEX_UNIT_SIZE,
-    known_magic,
-    unpack_header,
-)
+from dledger.formats.entry import APACHE_MAGICS, INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.index_file import NAME_DIGITS
 from dledger.formats.snapshot import Manifest
 from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR
@@ -44,12 +47,10 @@ from dledger.formats.store_files import (
     Checkpoint,
     Identity,
     parse_segment_name,
-    segment_name,
 )
 from dledger.runtime import Files
+from dledger.runtime.settings import ConfigError
 
-QUEUES_DIR = "consumequeue"
-COMMITLOG_DIR = "commitlog"
 _NO_CLAIMS = Claims()
 
 
@@ -66,22 +67,9 @@ class UnreadableStore(StoreError):
 
 
 @dataclass(frozen=True)
-class Segment:
-    """One segment file of the log. `start` is the log offset of its first byte; `size` is the size of the
-    file in bytes.
-
-    `first_index` is the index in its first header, None if no entry begins there.
-    """
-
-    start: int
-    size: int
-    first_index: int | None
-
-
-@dataclass(frozen=True)
 class Replica:
-    """One node's log directory. `data` is the directory of its segments. `queue_root` and `key_root` are the
-    directories of ConsumeQueues and IndexFiles, empty if they do not exist or may belong to another node.
+    """One node's log directory. `places` are the directories of its segments. `queue_root` and `key_root` are
+    the directories of ConsumeQueues and IndexFiles, empty if they do not exist or may belong to another node.
     """
 
     name: str
@@ -95,7 +83,7 @@ class Replica:
     index_end: int
     head_unit: bool
     problems: tuple[Finding, ...]
-    data: str = ""
+    places: SegmentPlaces = NO_PLACES
     key_root: str = ""
     state_file: str = ""
     state_dir: str = ""
@@ -205,7 +193,7 @@ class SegmentTask:
     next_first: int | None
     index_end: int
     first_index: int = -1
-    data: str = ""
+    places: SegmentPlaces = NO_PLACES
     key_root: str = ""
     state_file: str = ""
     next_start: int = -1
@@ -220,13 +208,8 @@ class SegmentTask:
         return self.path_of(self.start)
 
     def path_of(self, start: int) -> str:
-        """Path of the file of another segment of the same log."""
-        return segment_path(self.data or f"{self.directory}/{DATA_DIR}", start)
-
-
-def segment_path(data: str, start: int) -> str:
-    """Path of a segment's file in the directory of segments."""
-    return f"{data}/{segment_name(start)}"
+        """Path of the file of this segment, or of the next one with entries."""
+        return self.places.path_of(start)
 
 
 def open_stores(files: Files, paths: list[str]) -> list[Replica]:
@@ -248,13 +231,16 @@ def renamed(replica: Replica, name: str) -> Replica:
 
 
 def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]:
-    """Return the replicas of one store: usually one, or several if nodes share the directory. Blocking.
-    Raises StoreError, and UnreadableStore for a store whose files cannot be read."""
+    """Return the replicas of one store: usually one, or several if nodes share the directory. The path may
+    also be the broker.conf of a broker of Apache's. Blocking. Raises StoreError, and UnreadableStore for a
+    store whose files cannot be read."""
     path = path.rstrip("/") or "/"
     node = ""
     try:
         if not files.is_dir(path):
-            raise StoreError(f"{path}: no such directory")
+            if not files.exists(path):
+                raise StoreError(f"{path}: no such directory")
+            return [_open_replica(files, _place_of_conf(files, path), listed)]
         names = files.listdir(path)
         if DATA_DIR in names and INDEX_DIR in names:
             return [_open_replica(files, _Place(path, path), listed)]
@@ -273,6 +259,8 @@ def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]
             node = nodes[0].removeprefix(NODE_PREFIX)
             return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"), listed)]
         return [_open_replica(files, _Place(path, f"{path}/{name}"), listed) for name in nodes]
+    except ConfigError as error:
+        raise StoreError(str(error)) from error
     except OSError as error:
         raise UnreadableStore(path, node, error) from error
 
@@ -295,28 +283,38 @@ def _groups_below(files: Files, path: str, names: list[str]) -> str:
 
 
 class _Place(NamedTuple):
-    """Directories of one replica (see `Replica`)."""
+    """Directories of one replica (see `Replica`). `data`: those of its segments."""
 
     store: str
     directory: str
-    data: str = ""
+    data: tuple[str, ...] = ()
     queue_root: str = ""
     key_root: str = ""
     state_file: str = ""
     state_dir: str = ""
 
 
-def _place(files: Files, store: str, directory: str) -> _Place:
-    """Find the directories of the only node under a `storePathRootDir`.
+def _place_of_conf(files: Files, path: str) -> _Place:
+    """Find the directories of the store of the broker with this broker.conf."""
+    conf = read_broker_conf(files, path)
+    if not files.is_dir(conf.root):
+        raise StoreError(f"{path}: {conf.root}: no such directory ({ROOT_KEY})")
+    nodes = [name for name in files.listdir(conf.root) if name.startswith(NODE_PREFIX)]
+    wanted = [name for name in nodes if conf.node in ("", name.removeprefix(NODE_PREFIX))]
+    if len(wanted) != 1:
+        there = ", ".join(nodes) or f"no directory {NODE_PREFIX}<id>"
+        raise StoreError(
+            f"{path}: {conf.root} ({ROOT_KEY}) holds {there}: set {SELF_ID_KEY} to the id of the node"
+        )
+    place = _place(files, conf.root, f"{conf.root}/{wanted[0]}")
+    return place._replace(store=path, data=conf.directories or place.data)
 
-    Apache's brokers may keep the segments beside the node's directory (storePathCommitLog) instead of in it.
-    """
-    data = f"{directory}/{DATA_DIR}"
-    beside = f"{store}/{COMMITLOG_DIR}"
-    if not files.is_dir(data) and _holds_entries(files, beside):
-        data = beside
+
+def _place(files: Files, store: str, directory: str) -> _Place:
+    """Find the directories of the only node under a `storePathRootDir`."""
+    ours = files.exists(f"{directory}/{IDENTITY_FILE}")
     queues = f"{store}/{QUEUES_DIR}"
-    if not files.is_dir(queues) and files.exists(f"{directory}/{IDENTITY_FILE}"):
+    if not files.is_dir(queues) and ours:
         # A node makes its pool at its first start. Without any of these it is a backup of the log alone.
         started = any(map(files.is_dir, (f"{directory}/{POOL_DIR}", f"{store}/{STATE_DIR}")))
         queues = queues if started else ""
@@ -326,19 +324,11 @@ def _place(files: Files, store: str, directory: str) -> _Place:
     return _Place(
         store,
         directory,
-        data,
+        () if ours else find_directories(files, store, directory),
         queues,
         keys if has_keys else "",
         state_file if files.exists(state_file) else "",
         f"{store}/{STATE_DIR}",
-    )
-
-
-def _holds_entries(files: Files, directory: str) -> bool:
-    """Whether the files of a directory are segments, and not those of a CommitLog without DLedger."""
-    starts = [start for name in files.listdir(directory) if (start := parse_segment_name(name)) is not None]
-    return any(
-        peek_first_index(files, f"{directory}/{segment_name(start)}", start) is not None for start in starts
     )
 
 
@@ -362,12 +352,11 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
             head_unit=False,
             problems=(),
         )
-    data = place.data or f"{directory}/{DATA_DIR}"
     # Read before the segments are listed: those of a live log then hold every entry that has a unit, and all
     # that other files say.
     claims = read_claims(files, directory, place.state_file, name, problems)
     index_end = _index_end(files, directory, name, problems)
-    segments = list(_list_segments(files, data, name, problems))
+    places, segments = list_segments(files, place.data or (f"{directory}/{DATA_DIR}",), name, problems)
     sizes = [segment.size for segment in segments]
     segment_size = max(sizes, default=0)
     if identity is not None:
@@ -385,7 +374,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
         store=place.store,
         directory=directory,
         queue_root=place.queue_root,
-        data=data,
+        places=places,
         key_root=place.key_root,
         state_file=place.state_file,
         state_dir=place.state_dir,
@@ -393,7 +382,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
         identity=identity,
         checkpoint=checkpoint,
         segment_size=segment_size,
-        segments=tuple(segments),
+        segments=segments,
         index_end=index_end,
         head_unit=first is not None and first > 0 and _has_unit(files, directory, first - 1),
         problems=tuple(problems),
@@ -405,7 +394,7 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
     )
 
 
-def _size_misfit(said: int, segments: list[Segment]) -> str:
+def _size_misfit(said: int, segments: Sequence[Segment]) -> str:
     """Return the reason why segments cannot have the size in the identity file; empty if they can.
 
     A file that is too short may have been cut. Then the other files have that size, or begin at multiples of
@@ -423,7 +412,7 @@ def _size_misfit(said: int, segments: list[Segment]) -> str:
     )
 
 
-def _is_size_of(said: int, segments: list[Segment]) -> bool:
+def _is_size_of(said: int, segments: Sequence[Segment]) -> bool:
     """Whether some segments have this size and all begin at multiples of it, so that files of other sizes are
     wrong."""
     return (
@@ -434,7 +423,7 @@ def _is_size_of(said: int, segments: list[Segment]) -> bool:
 
 
 def _units_due(
-    files: Files, directory: str, name: str, index_end: int, segments: list[Segment], begins: int
+    files: Files, directory: str, name: str, index_end: int, segments: Sequence[Segment], begins: int
 ) -> int:
     """Compute `ReplicaRow.units_due`. All units of a segment are written before the next segment gets its
     first entry.
@@ -452,7 +441,7 @@ def _units_due(
 
 def log_start(files: Files, log: Replica | SegmentTask) -> int:
     """Log offset where a replica's log begins now, from its record or its first segment. Raises OSError."""
-    names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
+    names = [name for directory in log.places.directories for name in files.listdir(directory)]
     starts = [start for name in names if (start := parse_segment_name(name)) is not None]
     noted = read_begins(files, log.directory, "", [])
     return max(min(starts, default=0), 0 if noted == ANYWHERE else noted)
@@ -483,41 +472,6 @@ def _has_unit(files: Files, directory: str, number: int) -> bool:
     return bool(magic in APACHE_MAGICS and said == number)
 
 
-def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) -> Iterator[Segment]:
-    for file_name in files.listdir(data):
-        start = parse_segment_name(file_name)
-        if start is None:
-            continue
-        path = f"{data}/{file_name}"
-        try:
-            yield Segment(start, files.size(path), peek_first_index(files, path, start))
-        except FileNotFoundError:
-            # Listed and gone: retired by a live node, unless the name itself is broken.
-            if files.exists(path):
-                problems.append(
-                    finding("UNREADABLE", name, f"{path}: a link whose target is missing", segment=start)
-                )
-                yield Segment(start, 0, None)
-        except OSError:
-            yield Segment(start, 0, None)  # the scan will say why
-
-
-def peek_first_index(files: Files, path: str, start: int) -> int | None:
-    """Index of the entry that begins a segment; None if there is none. Raises OSError if the segment cannot
-    be read."""
-    file = files.open_read(path)
-    try:
-        data = file.pread(HEADER_SIZE, 0)
-    finally:
-        file.close()
-    try:
-        header = unpack_header(data)
-    except struct.error:
-        return None
-    believable = known_magic(header) and header.pos == start and header.size == HEADER_SIZE + header.body_size
-    return header.index if believable and header.index >= 0 else None
-
-
 def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
     if segment.first_index is None or index < segment.first_index:
         return False
@@ -543,7 +497,7 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 next_first=filled.first_index if filled is not None else None,
                 index_end=replica.index_end,
                 first_index=-1 if segment.first_index is None else segment.first_index,
-                data=replica.data,
+                places=replica.places.only({segment.start, filled.start if filled else segment.start}),
                 key_root=replica.key_root,
                 state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
                 next_start=filled.start if filled is not None else -1,

@@ -92,7 +92,7 @@ COMMANDS = MappingProxyType(
         "verify": Program(CHECKS, "check one store directory", f"{_DECLARED}.checks:VERIFY"),
         "audit": Program(CHECKS, "check store directories and compare replicas", f"{_DECLARED}.checks:AUDIT"),
         "lake": Program(CHECKS, "put topics into a Delta Lake or Iceberg table", f"{_DECLARED}.checks:LAKE"),
-        "spark": Program(CHECKS, "audits, and jobs over topics, on Spark", f"{_DECLARED}.checks:SPARK"),
+        "spark": Program(CHECKS, "audits, and jobs over topics, on Spark", f"{_DECLARED}.spark:SPARK"),
         "sim": Program(TRIALS, "simulate groups under faults", f"{_DECLARED}.trials:SIMULATION"),
         "chaos": Program(
             TRIALS, "simulations, mutants, and faults in real processes", f"{_DECLARED}.trials:CHAOS"

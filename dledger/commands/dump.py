@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from dledger.audit.segment_places import find_directories, list_segments
+from dledger.audit.small_files import NODE_PREFIX
+from dledger.audit.store_directory import open_store
 from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, check_entry, is_blank, unpack_header
 from dledger.formats.record import CorruptRecord, decode_record
-from dledger.formats.store_files import DATA_DIR, parse_segment_name, segment_name
+from dledger.formats.store_files import DATA_DIR, IDENTITY_FILE
 from dledger.runtime import Files
 
 
@@ -25,23 +29,40 @@ class Line:
     problem: str = ""
 
 
-def node_directories(files: Files, store: str) -> list[str]:
-    """Return the directories `dledger-*` in a storePathRootDir; if the given directory itself holds
-    `data/`, only that directory."""
+class Log(NamedTuple):
+    """One log: the directory of its node, and the directories of its segments."""
+
+    node_dir: str
+    directories: tuple[str, ...]
+
+
+def find_logs(files: Files, store: str) -> list[Log]:
+    """Return the logs of the nodes in a storePathRootDir, of the node whose directory this is, or of the
+    broker of Apache's whose broker.conf this is. Raises StoreError. Blocking."""
+    if not files.is_dir(store) and files.exists(store):
+        return [Log(one.directory, one.places.directories) for one in open_store(files, store)]
     if files.is_dir(f"{store}/{DATA_DIR}"):
-        return [store]
-    return [f"{store}/{name}" for name in files.listdir(store) if name.startswith("dledger-")]
+        return [Log(store, (f"{store}/{DATA_DIR}",))]
+    nodes = [name for name in files.listdir(store) if name.startswith(NODE_PREFIX)]
+    return [Log(f"{store}/{name}", _directories(files, store, name, alone=len(nodes) == 1)) for name in nodes]
 
 
-def dump(files: Files, node_dir: str, start_index: int) -> Iterator[Line]:
-    """Yield the entries from `start_index` on, in order, until the log ends. Blocking."""
-    data = f"{node_dir}/{DATA_DIR}"
-    starts = [start for name in files.listdir(data) if (start := parse_segment_name(name)) is not None]
+def _directories(files: Files, store: str, name: str, *, alone: bool) -> tuple[str, ...]:
+    node_dir = f"{store}/{name}"
+    if not alone or files.exists(f"{node_dir}/{IDENTITY_FILE}"):
+        return (f"{node_dir}/{DATA_DIR}",)
+    return find_directories(files, store, node_dir)
+
+
+def dump(files: Files, directories: Sequence[str], start_index: int) -> Iterator[Line]:
+    """Yield the entries from `start_index` on of the log with segments in these directories, in order, until
+    the log ends. Blocking."""
+    places, segments = list_segments(files, directories, "", [])
     chain: int | None = None
     index = -1
     term = -1
-    for start in starts:
-        file = files.open_read(f"{data}/{segment_name(start)}")
+    for start in (one.start for one in segments):
+        file = files.open_read(places.path_of(start))
         view = file.view()
         try:
             if index < 0:

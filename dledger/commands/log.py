@@ -14,12 +14,13 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from dledger.audit.store_directory import StoreError
 from dledger.commands import backup, recover
 from dledger.commands import member as member_commands
 from dledger.commands.access import open_client, serve
 from dledger.commands.delete import NAME as DELETE
 from dledger.commands.delete import delete_before
-from dledger.commands.dump import dump, node_directories
+from dledger.commands.dump import dump, find_logs
 from dledger.commands.terminal import plain
 from dledger.config import parse_peers
 from dledger.files.offline import groups_below
@@ -119,19 +120,23 @@ def _clusters(rows: list[dict[str, Any]]) -> str:
 
 
 def _dump(env: Env, args: Options) -> int:
-    directories = node_directories(env.files, args.store)
-    if not directories:
+    try:
+        logs = find_logs(env.files, args.store)
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not logs:
         below = groups_below(env.files, args.store)
         print(f"{args.store}: there is no dledger-<id> directory in it{below}", file=sys.stderr)
         return 1
     status = 0
-    for directory in directories:
+    for directory, data in logs:
         if not args.json:
             print(
                 f"{directory}\n{'index':>10}{'term':>7}{'pos':>14}{'size':>9}"
                 "  kind          topic  queue/offset"
             )
-        for count, line in enumerate(dump(env.files, directory, args.start)):
+        for count, line in enumerate(dump(env.files, data, args.start)):
             if args.count and count >= args.count:
                 break
             if args.json:

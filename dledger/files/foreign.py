@@ -12,6 +12,7 @@ import re
 
 from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, unpack_header
 from dledger.formats.store_files import (
+    APACHE_TERM_FILE,
     DATA_DIR,
     IDENTITY_FILE,
     IMPORTING_DIR,
@@ -26,8 +27,6 @@ NODE_DIR = re.compile(r"dledger-([A-Za-z][0-9]+)")
 """Pattern for the name of a node's directory in a storePathRootDir. Other names with this beginning
 (`dledger-n0.old`) are not of stores."""
 COMMITLOG_DIR = "commitlog"
-TERM_FILE = "currterm"
-"""File in which Apache's DLedger keeps term and vote."""
 _ADVICE = (
     "It cannot be opened in place: `dledger import {root} <new directory>... --group <dLegerGroup>` "
     "makes stores of it (docs: Move a cluster over)"
@@ -100,7 +99,7 @@ def _named(files: Files, directory: str) -> str:
 
 
 def _is_apaches(files: Files, directory: str) -> bool:
-    if files.exists(f"{directory}/{TERM_FILE}"):
+    if files.exists(f"{directory}/{APACHE_TERM_FILE}"):
         return True
     names = [
         name for name in files.listdir(f"{directory}/{DATA_DIR}") if parse_segment_name(name) is not None

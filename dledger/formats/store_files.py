@@ -39,6 +39,8 @@ MEMBERS_FILE = "members"
 POISONED_FILE = "poisoned"
 REFILL_FILE = "refill"
 LOCK_FILE = "lock"
+APACHE_TERM_FILE = "currterm"
+"""File in which Apache's DLedger keeps term and vote."""
 IMPORTING_DIR = "importing"
 
 SLOT_SIZE = 512

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, Self
 
 from dledger.audit.entries import Before, Entry, columns_of, join, plain_run
 from dledger.audit.scan import Window
-from dledger.audit.store_directory import Replica, StoreError, segment_path
+from dledger.audit.store_directory import Replica, StoreError
 from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.client.errors import ClientError, NoBroker
 from dledger.formats.entry import CorruptEntry, check_entry
@@ -332,7 +332,7 @@ class StoreLog:
             raise LogDamaged(f"{self.name}: its index files do not name entry {first}: run the audit")
         start = position - position % self._replica.segment_size
         try:
-            file = self._files.open_read(segment_path(self._replica.data, start))
+            file = self._files.open_read(self._replica.places.path_of(start))
         except FileNotFoundError as error:
             raise LogDamaged(
                 f"{self.name}: the segment of entry {first} is missing: run the audit"

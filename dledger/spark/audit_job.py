@@ -29,7 +29,15 @@ from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.drilling import Drilling
 from dledger.audit.findings import FlatRow, QueueRunRow, flatten, unflatten
 from dledger.audit.queue_runs import merged
-from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StoreSource, claims_at, look_at
+from dledger.audit.replicas import (
+    Look,
+    ReplicaSource,
+    ReplicaView,
+    StoreSource,
+    claims_at,
+    entry_of,
+    look_at,
+)
 from dledger.audit.report import Report, failed
 from dledger.audit.scan import EntryRow
 from dledger.audit.store_directory import StoreError
@@ -119,6 +127,7 @@ def _audit(
             same_time=same_time,
             shipped=drilling is not None,
             claims=claims,
+            read_entry=drilling.entry if drilling else partial(entry_of, look.replicas),
         )
         return drilling.completed(report) if drilling else report
     finally:

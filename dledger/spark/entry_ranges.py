@@ -9,7 +9,7 @@ values at once, as columns. Only the CRCs need a loop. At the first header that 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,10 +71,14 @@ class Piece:
     bytes: int
 
 
-def is_retired(data: str, start: int) -> bool:
-    """Whether retention has deleted the segment at `start` of the log in the directory `data`: all segments
-    that are left begin behind it. Any other segment that is missing is damage."""
-    starts = [parse_segment_name(name) for name in files_for(data).listdir(data)]
+def is_retired(directories: Sequence[str], start: int) -> bool:
+    """Whether retention has deleted the segment at `start` of the log in these directories: all segments that
+    are left begin behind it. Any other segment that is missing is damage."""
+    starts = [
+        parse_segment_name(name)
+        for directory in directories
+        for name in files_for(directory).listdir(directory)
+    ]
     return min((one for one in starts if one is not None), default=-1) > start
 
 

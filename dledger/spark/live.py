@@ -106,6 +106,13 @@ class RemoteReplica:
     def tasks(self) -> Sequence[SegmentTask]:
         return [as_task(row, self.name) for row in self.rows]
 
+    def entry(self, index: int) -> bytes | None:
+        try:
+            with ReplicaClient(self.reader.address, self.reader.options) as client:
+                return client.log(index, 1).data or None  # an entry is never cut
+        except FAILURES:
+            return None
+
     def side(self) -> Iterator[Row]:
         told = False
         try:

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.scan import Window
-from dledger.audit.store_directory import Replica, segment_path
+from dledger.audit.segment_places import SegmentPlaces
+from dledger.audit.store_directory import Replica
 from dledger.formats.entry import HEADER_SIZE, MAGIC
 from dledger.formats.life import Life
 from dledger.formats.message_ids import tags_code
@@ -60,7 +61,7 @@ class QueuePart(InputPartition):
     """The part of one task: ranges of queues of one replica. Their topics are plain names, without the
     group."""
 
-    data: str
+    places: SegmentPlaces
     queue_root: str
     segment_size: int
     committed: int
@@ -96,7 +97,7 @@ class _QueueCopies:
             topic = self.wanted.topics[int(self.wanted.topic[key])]
             queue_id, offset = int(self.wanted.queue_id[key]), int(self.wanted.offset[key])
             part = QueuePart(
-                replica.data, replica.queue_root, replica.segment_size, replica.committed, replica.group, ()
+                replica.places, replica.queue_root, replica.segment_size, replica.committed, replica.group, ()
             )
             units = unit_files(files, replica.queue_root, topic, queue_id)
             try:
@@ -164,7 +165,7 @@ class DirectoryQueues:
             lives = lives.of_topics({item.topic for item in mine})
             parts += [
                 QueuePart(
-                    replica.data,
+                    replica.places,
                     replica.queue_root,
                     replica.segment_size,
                     replica.committed,
@@ -224,7 +225,7 @@ def average_entry(replicas: Sequence[Replica]) -> int:
 def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
     """Yield the messages of the ranges in the order of the log. Raises DataLost, CorruptMessage or
     OSError."""
-    files = files_for(part.data)
+    files = files_for(part.places.first)
     wanted = _places(files, part, rows.selection.tags)
     position, end = wanted.position - HEADER_SIZE, wanted.position + wanted.size
     begins = 0
@@ -250,10 +251,10 @@ def _rows_of(
         lost, window = error, _window_of(b"", part, position, size)
     copies = _QueueCopies(OtherReplicas(part.others), expected)
     try:
-        yield from rows.of_window(window, expected, store=part.data.rpartition("/")[0], copies=copies)
+        yield from rows.of_window(window, expected, store=part.places.first.rpartition("/")[0], copies=copies)
     except CorruptMessage as error:
         start = int(position[0]) - int(position[0]) % part.segment_size
-        if rows.lossy and isinstance(lost, DataLost) and is_retired(part.data, start):
+        if rows.lossy and isinstance(lost, DataLost) and is_retired(part.places.directories, start):
             return
         raise lost or error from error
 
@@ -329,7 +330,7 @@ def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> W
     """Read the entries at these places of one segment. A place without an entry is marked as damaged."""
     base, end = int(position[0]), int((position + size).max())
     start = base - base % part.segment_size
-    path = segment_path(part.data, start)
+    path = part.places.path_of(start)
     try:
         file = files.open_read(path)
     except FileNotFoundError as error:

@@ -413,7 +413,7 @@ class MessageRows:
             if found is not None:
                 yield from self._rows_of(found, piece.task.directory)
                 continue
-            gone = is_retired(dirname(piece.task.path), piece.task.start)
+            gone = is_retired([dirname(piece.task.path)], piece.task.start)
             if self.corrupt != "skip" and not (gone and self.lossy):
                 text = f"{piece.task.path}: entries {low} to {high} are lost here ({why})"
                 if self.corrupt == "fail" and gone:

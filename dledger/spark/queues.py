@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dledger.audit.store_directory import Replica, StoreError, segment_path
+from dledger.audit.store_directory import Replica, StoreError
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
@@ -131,7 +131,7 @@ class QueueFiles:
     def _stored_ms(self, units: UnitFiles, offset: int) -> int:
         position = unpack_unit(units.read(offset, 1)).physical_offset
         start = position - position % self.replica.segment_size
-        file: File = self.files.open_read(segment_path(self.replica.data, start))
+        file: File = self.files.open_read(self.replica.places.path_of(start))
         try:
             data = file.pread(STORE_TIMESTAMP_AT + _HOST_V6_MORE + 8, position - start)
         finally:

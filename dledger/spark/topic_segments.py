@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dledger.audit.store_directory import Replica, SegmentTask, segment_path, segment_tasks
+from dledger.audit.store_directory import Replica, SegmentTask, segment_tasks
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.formats.entry import HEADER_SIZE, unpack_header
@@ -113,7 +113,7 @@ def _is_of_log(files: Files, replica: Replica, snapshot: Snapshot) -> bool:
     start = max((one.start for one in replica.segments if one.start <= position), default=-1)
     if start < 0:
         return False
-    with closing(files.open_read(segment_path(replica.data, start))) as file:
+    with closing(files.open_read(replica.places.path_of(start))) as file:
         header = unpack_header(file.pread(HEADER_SIZE, position - start))
     return (header.index, header.pos) == (snapshot.applied, position) and snapshot.term in (None, header.term)
 

@@ -124,6 +124,7 @@ def write_apache_store(
     (directory / "index" / segment_name(0)).write_bytes(units.ljust(len(units) + 100_000, b"\0"))
     text = CHECKPOINT.format(committed=last if committed is None else committed, end=last)
     (directory / "checkpoint").write_text(text)
+    (directory / "currterm").write_text(f"voteLeader={node}\ncurrTerm={log.entries[-1].term}\n")
     for (topic, queue_id), queue in log.queues.items():
         if queue:
             path = root / "consumequeue" / topic / str(queue_id)

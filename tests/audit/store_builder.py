@@ -237,6 +237,8 @@ def write_store(
         slots = encode_slot(2, HardState(max(entry.term for entry in log.entries), vote_for("n1", node)))
         slots += encode_slot(1, HardState(1, node))
         (directory / "hardstate").write_bytes(slots.ljust(MIRROR_OFFSET, b"\0") + slots)
+    else:
+        (directory / "currterm").write_text(f"currTerm={max(entry.term for entry in log.entries)}\n")
     for (topic, queue_id), queue in log.queues.items():
         if queue:
             path = root / "consumequeue" / topic / str(queue_id)

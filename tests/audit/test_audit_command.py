@@ -61,7 +61,7 @@ def test_findings_are_told_with_advice(log: Log, tmp_path: Path, capsys: pytest.
     assert run(["compare", *map(str, stores)]) == 2
     text = capsys.readouterr().out
     assert "error     BIT_ROT  n0       700" in text
-    assert "BIT_ROT: nothing is lost if another replica was audited and is good there; a running node" in text
+    assert "BIT_ROT: the finding says whether another replica has the entry whole" in text
 
 
 @pytest.mark.parametrize(

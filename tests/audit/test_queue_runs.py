@@ -133,16 +133,16 @@ def test_findings_do_not_depend_on_how_rows_were_put_together(data: st.DataObjec
 
 def test_stores_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is asked for before: that does not need the segments."""
-    from dledger.audit import store_directory
+    from dledger.audit import segment_places, store_directory
 
     listed: list[str] = []
-    plain = store_directory._list_segments
+    plain = segment_places.list_segments
 
-    def counted(files: Any, data: str, *rest: Any) -> Any:
-        listed.append(data)
-        return plain(files, data, *rest)
+    def counted(files: Any, directories: Any, *rest: Any) -> Any:
+        listed.extend(directories)
+        return plain(files, directories, *rest)
 
-    monkeypatch.setattr(store_directory, "_list_segments", counted)
+    monkeypatch.setattr(store_directory, "list_segments", counted)
     report = audit(write_group(sample_log(300), tmp_path))
     assert report.exit_code == 0
     assert len(listed) == len(set(listed)) == 3

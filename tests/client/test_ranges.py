@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from dledger.client import Message, MessageQueue, Producer
+from dledger.client.bulk import patient_core
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
+from dledger.client.errors import NoBroker
 from dledger.formats.record import decode_record
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
@@ -167,3 +170,51 @@ def test_offsets_behind_the_end_are_never_skipped(fake: FakeCluster, skip: bool)
         with pytest.raises(OffsetsGone, match=r"offset 12 does not exist; the broker has 0 to 10"):
             offsets(reader.pull([(FIRST, 12, 15)]), found)
     assert found == []
+
+
+def test_a_read_without_a_leader_says_what_it_waits_for(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On standard error, unless the program has set up logging: once, then now and then."""
+    monkeypatch.setattr(patient_core, "SAID_AFTER_S", 0.2)
+    with RangePuller(fake.namesrv, RangeOptions("reports", timeout_s=1.5)) as puller:
+        queues = puller.queues(TOPIC)
+        assert puller.bounds(queues)
+        assert not caplog.messages
+        fake.lead(-1)
+        with pytest.raises(NoBroker):
+            puller.bounds(queues)
+    (said,) = [text for text in caplog.messages if text.startswith("no leader answers")]
+    assert f"group={GROUP}" in said
+    assert "given_up_after_s=1.5" in said
+
+
+def test_a_leader_that_comes_back_is_told(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lead_again(text: str) -> None:
+        fake.lead(0)
+
+    monkeypatch.setattr(patient_core, "SAID_AFTER_S", 0.2)
+    with RangePuller(fake.namesrv, RangeOptions("reports", timeout_s=60.0)) as puller:
+        queues = puller.queues(TOPIC)
+        fake.lead(-1)
+        with on_warning(lead_again):
+            assert puller.bounds(queues)
+    assert [text.split(":")[0].split(" group=")[0] for text in caplog.messages] == [
+        "no leader answers",
+        "the leader answers again",
+    ]
+
+
+@contextmanager
+def on_warning(act: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with each warning of the client."""
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: act(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("rocketmq")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -42,14 +42,14 @@ LOGBACK = """<configuration>
   <root level="WARN"><appender-ref ref="OUT"/></root>
 </configuration>
 """
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 STOP_LIMIT_S = 40.0
 
 
 class ApacheGroup:
     """A NameServer and a DLedger group of three brokers of Apache's, or one broker without DLedger.
 
-    `broker`: further properties of every broker. All methods block.
+    `broker`: further properties of every broker, `nodes`: those of one node. All methods block.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class ApacheGroup:
         *,
         dledger: bool = True,
         broker: Mapping[str, object] | None = None,
+        nodes: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         self.directory = directory
         self._further = broker or {}
+        self._of_node = nodes or {}
         self._dledger = dledger
         self._nodes = NODES if dledger else NODES[:1]
         self.led: str = self._nodes[0]
@@ -81,7 +83,7 @@ class ApacheGroup:
         self._brokers: dict[str, ManagedProcess] = {}
         for node in self._nodes:
             text = "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
-            (directory / f"{node}.conf").write_text(text)
+            self.conf(node).write_text(text)
             self._brokers[node] = self._process(libraries, node, "org.apache.rocketmq.broker.BrokerStartup")
 
     def _process(self, libraries: Path, name: str, main: str) -> ManagedProcess:
@@ -116,7 +118,12 @@ class ApacheGroup:
             "maxIndexNum": 2000,
             "diskMaxUsedSpaceRatio": 95,
             **self._further,
+            **self._of_node.get(node, {}),
         }
+
+    def conf(self, node: str) -> Path:
+        """The broker.conf of a node."""
+        return self.directory / f"{node}.conf"
 
     def store(self, node: str) -> Path:
         """storePathRootDir of a node."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from dledger.audit.replicas import StoreSource
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.core import Core
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.requests import handler_table
+from dledger.remoting.audit_headers import AuditLogHeader
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
@@ -39,6 +42,7 @@ class AuditBroker:
         used = SimpleNamespace(settings=LiveSettings(env, SETTINGS, config))
         processor = AuditProcessor(cast(Core, used), self.jobs, lambda: members)
         handlers = handler_table([processor], cast(LeaderGate, None))  # any node answers: no gate
+        handlers[int(RequestCode.AUDIT_LOG)] = partial(_log_of, env, store)
         self.server = RemotingServer(
             env,
             handlers={code: self._counted(code, handler) for code, handler in handlers.items()},
@@ -56,6 +60,14 @@ class AuditBroker:
     async def start(self) -> None:
         await self.server.start(HOST, 0)
         self.address = "{}:{}".format(*self.server.addresses[0])
+
+
+def _log_of(env: Env, store: Path, connection: Connection, request: Request) -> None:
+    """Answer 28009 AUDIT_LOG with one entry of a store."""
+    (replica,) = StoreSource(str(store), env.files).look().replicas
+    entry = replica.entry(request.header(AuditLogHeader).first)
+    ext = {"begin": "0", "applied": "0", "position": "0", "cluster": "", "group": "", "node": ""}
+    connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=entry or b"")
 
 
 class LiveGroup:

@@ -305,3 +305,24 @@ def test_shares_are_in_proportion_and_gaps_are_told() -> None:
     assert _share(bounds, {}, 100) == {("a", 0): (0, 90), ("a", 1): (50, 60)}
     assert _share(bounds, {"a/0": 900, "a/1": 20}, 100) == {("a", 1): (50, 150)}
     assert _share(bounds, {"a/0": 900, "a/1": 150}, 100) == {}
+
+
+def test_only_segments_older_than_a_time(spark: Any, log: Log, store: Path, tmp_path: Path) -> None:
+    """Whole segments; a later run goes on after them."""
+    middle = START_MS + len(log.entries) // 2 * 300_000
+    result = run(spark, tmp_path / "archive", store, stored_before_ms=middle)
+    ends = [entry.index for entry in log.entries if entry.pos % SEGMENT_SIZE == 0 and entry.pos]
+    last = result.positions["g0"]["log"] - 1
+    assert last + 1 in ends and 0 < last < len(log.entries) // 2
+    assert last + 1 == max(index for index in ends if START_MS + index * 300_000 < middle)
+    found = rows(spark, tmp_path / "archive")
+    assert [row[0] for row in found] == list(expected(log, last))
+    again = run(spark, tmp_path / "archive", store, stored_before_ms=middle)
+    assert (again.rows, again.positions) == (0, result.positions)
+    run(spark, tmp_path / "archive", store)
+    assert [row[0] for row in rows(spark, tmp_path / "archive")] == list(expected(log))
+
+
+def test_a_time_before_the_first_segment_archives_nothing(spark: Any, store: Path, tmp_path: Path) -> None:
+    result = run(spark, tmp_path / "archive", store, stored_before_ms=START_MS)
+    assert (result.rows, result.batches, result.exit_code) == (0, 0, 0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
+from dledger.client.bulk.patient_core import PatientCore
 from dledger.client.bulk.ranges import CONCURRENT_ASKS
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
@@ -73,7 +74,7 @@ def group_state(
 
 
 async def _state(namesrv: str | Sequence[str], group: str, options: ClientOptions) -> GroupState:
-    async with ClientCore(None, namesrv, options) as core:
+    async with PatientCore(None, namesrv, options) as core:
         return await ask_state(core, group)
 
 

@@ -14,9 +14,9 @@ from itertools import chain
 from typing import TypeVar
 
 from dledger.client.broker_group import BrokerGroup
+from dledger.client.bulk.patient_core import PatientCore
 from dledger.client.consuming.offsets import QueueOffsets
 from dledger.client.consuming.subscription import ALL
-from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
 from dledger.client.lifecycle import AsyncClient
 from dledger.client.message import MessageQueue
@@ -87,7 +87,7 @@ class RangeReader(AsyncClient):
     def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
         self.options = options
         client = replace(options.client or ClientOptions(), failover_timeout_s=options.timeout_s)
-        super().__init__(ClientCore(env, namesrv, client), "range reader")
+        super().__init__(PatientCore(env, namesrv, client), "range reader")
         self.offsets: QueueOffsets = QueueOffsets(self._core)
 
     async def broker_groups(self) -> list[str]:

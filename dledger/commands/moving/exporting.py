@@ -59,6 +59,7 @@ from dledger.formats.state import (
 )
 from dledger.formats.state.timers import in_order, still_waits
 from dledger.formats.store_files import (
+    APACHE_TERM_FILE,
     CHECKPOINT_FILE,
     DATA_DIR,
     INDEX_DIR,
@@ -71,7 +72,6 @@ from dledger.formats.timers import TIMER_TOPIC, timer_code
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file, write_synced
 
-TERM_FILE = "currterm"
 VIEW_BYTES = 20 + 2 * 24
 """Size, in bytes, of the ConsumeQueue entry and the IndexFile entries for a message with two keys."""
 _SYS_FLAG_AT = 36
@@ -218,7 +218,7 @@ def _export(
         for name, data in _config(content).items():
             replace_file(files, f"{target.root}/{CONFIG_DIR}/{name}", data)
     for target in staging.to_write():
-        write_synced(files, f"{target.staging}/{TERM_FILE}", b"voteLeader=\ncurrTerm=%d\n" % term)
+        write_synced(files, f"{target.staging}/{APACHE_TERM_FILE}", b"voteLeader=\ncurrTerm=%d\n" % term)
         checkpoint = b"committedIndex=%d\nendIndex=%d\n" % (last, last)
         write_synced(files, f"{target.staging}/{CHECKPOINT_FILE}", checkpoint)
         files.sync_dir(target.staging)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dledger.audit.store_directory import QUEUES_DIR
+from dledger.audit.segment_places import QUEUES_DIR
 from dledger.broker.topic.topic_names import SYSTEM_PREFIX
 from dledger.commands.moving.source_log import SourceUnusable
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dledger.audit.small_files import NODE_PREFIX
-from dledger.audit.store_directory import COMMITLOG_DIR, Replica, StoreError, open_store
+from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import (
     APACHE_MAGICS,
@@ -42,9 +42,10 @@ from dledger.formats.record import (
     check_body_crc,
     decode_record,
 )
-from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.formats.store_files import parse_segment_name
 from dledger.runtime import Files
 
+COMMITLOG_DIR = "commitlog"
 MAX_RECORD_SIZE = MAX_ENTRY_SIZE - HEADER_SIZE
 """Limit, in bytes, of a record that is imported: a larger record does not fit into one of this project's
 entries."""
@@ -136,9 +137,8 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
             )
     segments: list[Piece] = []
     if replica is not None:
-        data = replica.data or f"{replica.directory}/data"
         segments = [
-            Piece(f"{data}/{segment_name(one.start)}", one.start, one.size, entries=True)
+            Piece(replica.places.path_of(one.start), one.start, one.size, entries=True)
             for one in replica.segments
             if one.first_index is not None
         ]

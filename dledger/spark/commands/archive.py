@@ -28,6 +28,7 @@ def _archive(spark: SparkSession, context: Context, arguments: Options) -> Outco
         arguments.to,
         batch_bytes=arguments.batch_mb * 1024 * 1024,
         batch_messages=arguments.batch_messages,
+        stored_before_ms=arguments.stored_before,
         say=context.progress.say,
     )
 

@@ -1,7 +1,7 @@
 """What a command of `dledger spark` is, and what it may use while it runs.
 
 A command is a module of this package with a constant `COMMAND`, a line in the table of `spark.commands`, and
-a declaration of its options in `dledger.commands.declared.checks`. Its `run` gets a `Context` and the checked
+a declaration of its options in `dledger.commands.declared.spark`. Its `run` gets a `Context` and the checked
 options, and returns an `Outcome`. `program` prints the outcome (as JSON with `--json`, else as a table), and
 the process ends with the exit code of the outcome.
 """
@@ -92,7 +92,7 @@ class Context:
 @dataclass(frozen=True)
 class Command:
     """A command: its name, its function and what it supports. Its options are declared in
-    `dledger.commands.declared.checks`."""
+    `dledger.commands.declared.spark`."""
 
     name: str
     run: Callable[[Context, Options], Coroutine[Any, Any, Outcome]]

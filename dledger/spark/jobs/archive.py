@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from dledger.audit.store_directory import Replica
+from dledger.audit.store_directory import Replica, segment_tasks
 from dledger.client.errors import ClientError
 from dledger.runtime.files import Files
 from dledger.runtime.remote_files import files_for
@@ -30,6 +30,7 @@ from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name, stores_of_group
 from dledger.spark.log_lives import log_topics
 from dledger.spark.option_values import BadOption
+from dledger.spark.segment_times import first_store_ms
 from dledger.spark.stores import IndexUnits
 from dledger.spark.topic_segments import held_state
 
@@ -144,15 +145,20 @@ def archive(
     *,
     batch_bytes: int = BATCH_BYTES,
     batch_messages: int = BATCH_MESSAGES,
+    stored_before_ms: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> ArchiveResult:
     """Archive everything that is committed and not yet archived. Blocking.
 
-    `root`: a directory that driver and executors see under this path. Raises JobError or PySparkException.
+    `stored_before_ms`: archive only whole segments, and of these only those whose messages were all stored
+    before this time, in ms since the epoch; a later run goes on after them. `root`: a directory that driver
+    and executors see under this path. Raises JobError or PySparkException.
     Batches that were archived before the error stay, and the next run resumes after them.
     """
     if source.archive:
         raise JobError("an archive cannot be the source: give store directories or --namesrv")
+    if source.servers and stored_before_ms is not None:
+        raise JobError("--stored-before archives whole segments: give store directories, not --namesrv")
     source.check_options("archive", SELECTION)
     selection = {name: source.options[name] for name in SELECTION if name in source.options}
     target = ArchiveFiles(files, root)
@@ -166,7 +172,7 @@ def archive(
         if source.servers:
             plans = _plan_queues(spark, source, target, batch_messages)
         else:
-            plans = _plan_log(source, target, batch_bytes)
+            plans = _plan_log(source, target, batch_bytes, stored_before_ms)
         for plan in plans:
             say(f"archive {plan.what}")
             batch, renewed = _write(spark, source, target, plan, selection)
@@ -241,7 +247,9 @@ def _meaning(name: str, value: str) -> object:
             return value
 
 
-def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iterator[Plan]:
+def _plan_log(
+    source: LogSource, target: ArchiveFiles, batch_bytes: int, stored_before_ms: int | None
+) -> Iterator[Plan]:
     """Plan batches that are ranges of the log, cut between segments."""
     for replica in best_replicas(source.stores):
         group = group_name(replica)
@@ -265,7 +273,7 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         if position is not None and begin > position:
             skipped = ((LOG, position, begin - 1),)
         stores = json.dumps(stores_of_group(replica, source.stores))
-        for last in _cuts(replica, start, batch_bytes):
+        for last in _cuts(replica, start, batch_bytes, _last_before(replica, stored_before_ms)):
             yield Plan(
                 group,
                 cluster,
@@ -297,20 +305,39 @@ def _first_index(replica: Replica) -> int:
     return first
 
 
-def _cuts(replica: Replica, start: int, batch_bytes: int) -> Iterator[int]:
-    """Divide the log from index `start` to the last committed entry into batches. Yields the last index of
-    each batch."""
+def _last_before(replica: Replica, stored_before_ms: int | None) -> int:
+    """Return the last entry to archive: the last committed one, or the last of the segments whose messages
+    were all stored before this time. Raises JobError."""
+    if stored_before_ms is None:
+        return replica.committed
+    if replica.identity is None:
+        raise JobError(
+            f"{replica.store}: --stored-before needs messages in the order of their store times, which a log "
+            "of Apache RocketMQ does not have"
+        )
+    last = _first_index(replica) - 1
+    for task in segment_tasks(replica)[1:]:
+        stored = first_store_ms(files_for(replica.directory), task)
+        if stored is not None and stored >= stored_before_ms:
+            break
+        if stored is not None and task.first_index <= replica.committed:
+            last = task.first_index - 1
+    return last
+
+
+def _cuts(replica: Replica, start: int, batch_bytes: int, end: int) -> Iterator[int]:
+    """Divide the log from index `start` to `end` into batches. Yields the last index of each batch."""
     size = 0
     for segment, following in zip(replica.segments, replica.segments[1:], strict=False):
         after = following.first_index
-        if after is None or after <= start or after > replica.committed:
+        if after is None or after <= start or after > end:
             continue
         size += segment.size
         if size >= batch_bytes:
             yield after - 1
             start, size = after, 0
-    if start <= replica.committed:
-        yield replica.committed
+    if start <= end:
+        yield end
 
 
 def _plan_queues(

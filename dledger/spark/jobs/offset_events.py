@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from dledger.audit.entries import BODY_DAMAGED, UNREADABLE
+from dledger.audit.segment_places import SegmentPlaces
 from dledger.audit.state_check import load_boundary
-from dledger.audit.store_directory import Replica, segment_path
+from dledger.audit.store_directory import Replica
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.record import CorruptRecord, decode_record
 from dledger.formats.state import ReplicatedState, unpack_parts
@@ -54,19 +55,17 @@ def offset_events(
     damage = F.col("damage")
     system = entries.where((F.col("kind") == int(Kind.SYSTEM)) | (damage.bitwiseAND(UNREADABLE) != 0))
     rotten = damage.bitwiseAND(BODY_DAMAGED | UNREADABLE) != 0
-    read = partial(_read_events, replica.data, replica.segment_size, dict(begins))
+    read = partial(_read_events, replica.places, replica.segment_size, dict(begins))
     return system.select("pos", "size", "index", rotten.alias("rotten")).mapInArrow(read, ddl(EVENTS))
 
 
 def _read_events(
-    data_dir: str, segment_size: int, begins: Mapping[str, int], batches: Iterable[pa.RecordBatch]
+    places: SegmentPlaces, segment_size: int, begins: Mapping[str, int], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(EVENTS)
     for batch in batches:
         rows = list(
-            _events(
-                data_dir, segment_size, begins, zip(*(column.to_pylist() for column in batch), strict=True)
-            )
+            _events(places, segment_size, begins, zip(*(column.to_pylist() for column in batch), strict=True))
         )
         columns = list(zip(*rows, strict=True)) or [()] * len(EVENTS)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
@@ -74,27 +73,27 @@ def _read_events(
 
 
 def _events(
-    data_dir: str,
+    places: SegmentPlaces,
     segment_size: int,
     begins: Mapping[str, int],
     entries: Iterable[tuple[int, int, int, bool]],
 ) -> Iterator[tuple[int, int, str, str, int, int, int]]:
     """Yield the events in the system entries, given as (pos, size, index, damaged). Raises OSError or
     JobError."""
-    files = files_for(data_dir)
+    files = files_for(places.first)
     start, file = -1, None
     try:
         for pos, size, index, rotten in entries:
             if rotten:
                 what = f"system entry {index} is damaged" if index >= 0 else "a segment cannot be read"
                 raise JobError(
-                    f"{data_dir}: {what}, and it may be a commit: run the audit, or give another replica"
+                    f"{places.first}: {what}, and it may be a commit: run the audit, or give another replica"
                 )
             if file is None or pos - pos % segment_size != start:
                 if file is not None:
                     file.close()
                 start = pos - pos % segment_size
-                file = files.open_read(segment_path(data_dir, start))
+                file = files.open_read(places.path_of(start))
             data = file.pread(size - HEADER_SIZE, pos - start + HEADER_SIZE)
             yield from (event for event in decode_events(index, data) if pos >= begins.get(event[3], 0))
     finally:
