@@ -26,6 +26,7 @@ from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id, host_text
 from dledger.formats.properties import (
     DELAY,
+    IDEMPOTENT,
     KEYS,
     MAX_PROPERTIES_SIZE,
     RESEND,
@@ -79,7 +80,7 @@ def properties_text(message: Message, unique_id: str) -> str:
     if not isinstance(properties, Mapping):
         raise InvalidMessage(f"properties={properties!r}: give a dictionary of texts")
     for name, value in properties.items():
-        if name in _RESERVED:
+        if name in _RESERVED or (name == IDEMPOTENT and type(message) is Message):  # not one with an id
             fields = "tags=, keys=, delay_level=, delay= or deliver_at="
             raise InvalidMessage(f"the property {name!r} is reserved by RocketMQ: use {fields}, or rename it")
         if not name:

@@ -47,9 +47,11 @@ MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 FIRST_POP_TIME = "1ST_POP_TIME"
 RESEND = "__RESEND"
-IDEMPOTENT = "__IDEMPOTENT"
 """Name of a property of this project. With the value "1" its producer says that the outcome of an earlier
 send of this message is not known. It is the last property of a message."""
+IDEMPOTENT = "__IDEMPOTENT"
+"""Name of a property of this project. With the value "1", beside RESEND, the unique id of the message is an
+idempotency key: it names one message, whoever sends it and in whatever batch."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -240,7 +240,7 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
-    ALREADY_STORED = 10001
+    ALREADY_STORED = 28010
     """Not a code of RocketMQ. Only producers get it that send batches with idempotency keys: some of the
     messages are stored already (`STORED_NUMBERS`), the others are not."""
 

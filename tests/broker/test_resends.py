@@ -13,7 +13,7 @@ import pytest
 
 from dledger.broker.intake import resends
 from dledger.broker.intake.resends import RESEND_TEXT
-from dledger.broker.store import index_service
+from dledger.broker.store import index_service, key_files
 from dledger.broker.store.index_service import IndexBehind
 from dledger.broker.store.message_store import StoreLimits
 from dledger.formats.checksum import crc32
@@ -592,7 +592,14 @@ def test_a_mark_without_the_other_is_none(tmp_path: Path) -> None:
 def test_a_batch_in_which_keys_are_mixed_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as world:
-            for texts in ((keyed("a"), again("b")), (keyed("a"), keyed("a")), (keyed("a"), first("b"))):
+            for texts in (
+                (keyed("a"), again("b")),
+                (keyed("a"), keyed("a")),
+                (keyed("a"), first("b")),
+                (first("b"), keyed("a")),
+                (again("b"), keyed("a")),
+                (RESEND_TEXT, keyed("a")),
+            ):
                 messages = [(b"%d" % number, text.encode()) for number, text in enumerate(texts)]
                 reply = await world.send("T", batch_body(*messages), 0, "", batch=True)
                 assert reply.code == ResponseCode.MESSAGE_ILLEGAL and "__IDEMPOTENT" in (reply.remark or "")
@@ -611,8 +618,26 @@ def test_a_key_that_cannot_be_looked_up_is_refused(tmp_path: Path, batch: bool) 
                 reply = await world.send("T", b"hello", 0, keyed())
             assert reply.code == ResponseCode.ILLEGAL_OPERATION
             assert "messageIndexEnable=true" in (reply.remark or "") and await count(world) == 0
-        async with serving(tmp_path / "retry") as world:
-            reply = await world.send("%DLQ%CG", b"hello", 0, keyed())
-            assert reply.code == ResponseCode.ILLEGAL_OPERATION and "__IDEMPOTENT" in (reply.remark or "")
+
+    run(test)
+
+
+def test_a_key_behind_thousands_of_messages_in_its_slot_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen before: stored again, since the search ended after some links of the slot."""
+    monkeypatch.setattr(key_files, "MAX_LINKS_OF_ONE", 5)
+
+    async def test() -> None:
+        async with serving(tmp_path, store=StoreLimits(index_slots=1)) as world:
+            await keyed_batch(world, b"one")
+            for number in range(20):
+                await world.send("T", b"%d" % number, 0, first(f"other{number}"))
+            assert stored_of(await keyed_batch(world, b"one")) == [0]
+            monkeypatch.setattr(key_files, "MAX_LINKS", 10)
+            refused = await keyed_batch(world, b"one")
+            assert refused.code == ResponseCode.ILLEGAL_OPERATION
+            assert "share a slot of the index" in (refused.remark or "")
+            assert place(await world.send("T", b"0", 0, again("other0")))[3] == "21", "as documented"
 
     run(test)

@@ -16,14 +16,14 @@ def answer(code: int, **ext: str) -> Response:
 def test_it_says_which_messages_are_stored() -> None:
     error = refused_send(answer(ResponseCode.ALREADY_STORED, **{STORED_NUMBERS: "0,2"}))
     assert isinstance(error, AlreadyStored) and error.stored == {0, 2}
-    assert error.code == 10001 and "2 of 3 messages" in str(error)
+    assert error.code == 28010 and "2 of 3 messages" in str(error)
 
 
 @pytest.mark.parametrize("numbers", ["", "x", "1,,2", "-1"])
 def test_one_that_says_it_badly_is_a_refusal(numbers: str) -> None:
     for ext in ({STORED_NUMBERS: numbers}, {}):
         error = refused_send(answer(ResponseCode.ALREADY_STORED, **ext))
-        assert isinstance(error, SendFailed) and error.code == 10001
+        assert isinstance(error, SendFailed) and error.code == 28010
 
 
 def test_other_codes_are_refusals() -> None:

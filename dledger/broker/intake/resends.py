@@ -32,7 +32,7 @@ looked up.
 give it the same one. Three rules are stricter for these sends:
 
 * *Each message of a batch is looked up.* If none is stored, the batch is stored as a whole. Otherwise nothing
-  is stored, and the answer says which messages are stored (code 10001 ALREADY_STORED). The producer sends the
+  is stored, and the answer says which messages are stored (code 28010 ALREADY_STORED). The producer sends the
   others again.
 * *A key names one body.* If a message with the key and another body is stored in the topic, the send is
   refused. The text names both.
@@ -53,6 +53,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.services import LeaderService
 from dledger.broker.store.index_service import IndexBehind, IndexService
+from dledger.broker.store.key_files import NOT_WHOLE
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -357,6 +358,16 @@ class Resends(LeaderService):
             item = batch[0]
             try:
                 await self._pace.step(COST_OF_ONE + item.cost)
+                whole = all(one[-1:] != [NOT_WHOLE] for one in positions)
+                if item.sent.idempotent and not whole:
+                    self._done(item)
+                    text = (
+                        "it cannot be known whether a message of this send is stored, because too many "
+                        "messages share a slot of the index with it; nothing was stored"
+                    )
+                    item.connection.respond(item.request, ResponseCode.ILLEGAL_OPERATION, remark=text)
+                    continue
+                positions = [[at for at in one if at != NOT_WHOLE] for one in positions]
                 if item.sent.idempotent:
                     each = [await self._copy(item.sent, *one) for one in enumerate(positions)]
                 else:

@@ -20,7 +20,7 @@ The codes of the answers:
 * 29: The topic name is illegal, or the queue id is out of range.
 * 215: Not executed. The topic or the producer group has reached its limit for one second.
 * 604: Not executed. The idempotency key of a message is stored with another body, or cannot be looked up.
-* 10001: Not executed. Some messages of a batch with idempotency keys are stored already.
+* 28010: Not executed. Some messages of a batch with idempotency keys are stored already.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 """Header of one message in a batch body: total size, magic (0), CRC (0), flag, body size."""
 _SHORT = struct.Struct(">h")
 _UNIQ_KEY = UNIQ_KEY.encode()
+_KEY_MARK = f"{IDEMPOTENT}\x01".encode()
 MAX_BATCH_MESSAGES = 1000
 """Largest number of messages in one batch; a larger batch is refused. There is a limit because a batch is
 encoded in one step, which takes about 8 microseconds a message."""
@@ -319,11 +320,6 @@ class SendProcessor:
         if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
             return False  # an id that this broker creates was never sent before
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            if sent.idempotent:
-                raise RemotingError(
-                    ResponseCode.ILLEGAL_OPERATION,
-                    f"equal messages of {topic} are intended: send without the property {IDEMPOTENT}",
-                )
             return False  # equal copies from consumers are intended
         batch = sent.batch
 
@@ -433,8 +429,10 @@ class SendProcessor:
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
+        named = _KEY_MARK in request.body  # in its properties, or by chance in a body
         if FAST is not None and not (
             looked_for
+            or named
             or self._checks_topics
             or header.sysFlag & SPECIAL_FLAGS
             or self._checks.looks_at_messages
@@ -449,16 +447,18 @@ class SendProcessor:
                 self._checks.check_message(offered, len(body), properties, again=looked_for)
         first_properties = messages[0][2]
         unique_key = find_property(first_properties, _UNIQ_KEY) or b""
+        keys = named and any(map(self._keyed, messages))
         if (
             unique_key in self._stored_again
             or unique_key in self._looked_for
             or RESEND_BYTES in first_properties
+            or keys
             or self._checks_topics
         ) and not looked_for:
             ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
             crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
             first_sent = first_properties.removesuffix(self._added)
-            sent = Sent(header.topic, ids, crcs, 0, idempotent=keyed(first_sent), batch=True)
+            sent = Sent(header.topic, ids, crcs, 0, idempotent=keys, batch=True)
             if sent.idempotent:
                 self._check_keys(sent, messages)
             if self._look_for(call, first_sent.decode(), sent):
@@ -467,7 +467,7 @@ class SendProcessor:
         total = _stored_size(slot, len(messages), size)
         if offered is not None:
             self._checks.stored(offered, len(messages))
-        remembered = looked_for and not keyed(first_properties.removesuffix(self._added))
+        remembered = looked_for and not keys
         index, first, positions = writer.add_batch(
             slot,
             queue_id,
@@ -481,11 +481,13 @@ class SendProcessor:
         answer = self.answers.encode(request, positions, queue_id, first)
         self._answer(call, slot, index, answer, self._committed)
 
+    def _keyed(self, message: tuple[int, bytes, bytes]) -> bool:
+        return keyed(message[2].removesuffix(self._added))
+
     def _check_keys(self, sent: Sent, messages: Sequence[tuple[int, bytes, bytes]]) -> None:
         """Raise RemotingError 13 MESSAGE_ILLEGAL unless each message of a batch has an idempotency key of its
         own."""
-        marked = all(keyed(properties.removesuffix(self._added)) for _, _, properties in messages)
-        if not marked or len(set(sent.ids)) < len(sent.ids):
+        if not all(map(self._keyed, messages)) or len(set(sent.ids)) < len(sent.ids):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch has messages with and without the properties {IDEMPOTENT} and {RESEND}, or two "

@@ -59,6 +59,8 @@ MAX_LINKS_OF_ONE = 2_000
 """Largest number of units of an index file that are followed for each key, if many keys are searched for at
 once. This takes 6 ms. A slot has four units on average; it has many only if thousands of messages share a
 key."""
+NOT_WHOLE = -1
+"""Stands among the positions of a key if there may be more: too many units share its slot."""
 _EVER = 1 << 62
 
 
@@ -316,8 +318,13 @@ def search_many(
     files: Files, targets: Sequence[KeyFile], wanted: Sequence[int], most: int
 ) -> list[list[int]]:
     """Return a list of positions for each of these key hashes: the messages that may have the key, the newest
-    first, at most `most`."""
+    first, at most `most`. The last one is NOT_WHOLE if there may be more.
+
+    For a key whose slot has more than MAX_LINKS_OF_ONE units the search goes on, as long as all these keys
+    together need at most MAX_LINKS.
+    """
     found: list[list[int]] = [[] for _ in wanted]
+    links = MAX_LINKS
     for target in reversed(targets):
         header = target.header
         if header.count <= 1:
@@ -330,8 +337,15 @@ def search_many(
             read = _reading(file, target, header)
             for hashed, positions in zip(wanted, found, strict=True):
                 left = most - len(positions)
-                if left > 0:
-                    positions += lookup(read, target.slots, hashed, 0, _EVER, left, MAX_LINKS_OF_ONE)[0]
+                if left <= 0 or positions[-1:] == [NOT_WHOLE]:
+                    continue
+                some, followed = lookup(read, target.slots, hashed, 0, _EVER, left, MAX_LINKS_OF_ONE)
+                if followed == MAX_LINKS_OF_ONE and len(some) < left:
+                    some, followed = lookup(read, target.slots, hashed, 0, _EVER, left, links)
+                    if followed >= links and len(some) < left:
+                        some.append(NOT_WHOLE)
+                    links = max(links - followed, 0)
+                positions += some
         finally:
             file.close()
     return found
