@@ -182,7 +182,9 @@ class _Repeated:
         self.answer = answer
         self.again = again
         self.size = len(request.body) + sent.text_size + REQUEST_OVERHEAD + ID_BYTES * len(sent.looked_up)
-        self.cost = len(request.body) + COST_OF_TEXT * sent.text_size
+        self.cost = (
+            len(request.body) + COST_OF_TEXT * sent.text_size + COST_OF_ONE * (len(sent.looked_up) - 1)
+        )
 
 
 class Resends(LeaderService):

@@ -150,10 +150,13 @@ class IndexService:
         key, at most `most`, the newest first. Messages of any store time are found. Raises IndexBehind if the
         index does not catch up within `patience_s` with what is applied now."""
         await self._caught_up(self._store.dispatcher.applied_end, patience_s)
-        hashes = [key_hash(topic, key) for topic, key in wanted]
-        return await self._env.workers.run(
-            Lane.DISK, key_files.search_many, self._env.files, tuple(self._files), hashes, most
-        )
+        files, targets = self._env.files, tuple(self._files)
+
+        def search() -> list[list[int]]:
+            hashes = [key_hash(topic, key) for topic, key in wanted]  # 15 ms for 1,000 keys of long topics
+            return key_files.search_many(files, targets, hashes, most)
+
+        return await self._env.workers.run(Lane.DISK, search)
 
     async def _caught_up(self, end: int, patience_s: float) -> None:
         if self.indexed >= end:
