@@ -94,11 +94,16 @@ def _joined(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from dledger.lake.rows import VIEW
     from dledger.lake.sources import lives_at_brokers
     from dledger.spark.live_queues import LiveQueues
     from dledger.spark.options import parse
 
     table = _opened(place)
+    have = [*VIEW.values(), "group"]
+    for name in columns or ():
+        if name not in have:
+            raise BadOption(f"a table cannot give the column {name!r}{did_you_mean(name, have)}")
     if "subscribe" not in options:
         known = lives_at_brokers(table.about.topics, servers).values()
         options["subscribe"] = ",".join(sorted({topic for lives in known for topic in lives}))

@@ -32,12 +32,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from dledger.lake import certificates
 from dledger.lake.certificates import CERTIFICATES, Certificate, TopicLife
 from dledger.lake.iceberg_files import path_of, remove_old, storage_of
+from dledger.lake.iceberg_lists import keep_nulls
 from dledger.lake.opening import CATALOG_FILE
 from dledger.lake.parquet_files import UNREADABLE, check_storage, write_files
 from dledger.lake.rows import table_schema
 from dledger.lake.tables import About, Entries, Lost, TableChanged, TableError, TableFile, translated
 from dledger.runtime.remote_files import files_for
 
+keep_nulls()
 NAMESPACE = "dledger"
 _EPOCH = date(1970, 1, 1)
 _ABOUT = "dledger.about"

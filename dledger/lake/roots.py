@@ -31,8 +31,9 @@ from dledger.lake.sources import lives_at_brokers
 from dledger.lake.tables import Entries, TableError, TopicTable
 from dledger.spark import arrow_reader
 from dledger.spark.option_values import BadOption
+from dledger.spark.selection import TABLE_ROOTS
 
-ROOTS = "dledger_table_roots"
+ROOTS = TABLE_ROOTS
 """The topic of the roots of all tables. The key of a message is the id of its table."""
 EVERY_H = 24
 """Age of the newest root, in hours, from which another one is written."""

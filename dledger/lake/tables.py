@@ -48,7 +48,10 @@ class About(NamedTuple):
         """Raises TableError if this table was made for something else than `asked`."""
         if self.topics != asked.topics:
             there, wanted = ", ".join(self.topics), ", ".join(asked.topics)
-            raise TableError(f"{place} is a table of the topics {there}, not {wanted}: give another place")
+            raise TableError(
+                f"{place} is a table of the topics {there}, not {wanted}: give another place or, for "
+                "Iceberg, another name with --option table=NAMESPACE.TABLE"
+            )
         if asked.schema not in ("", self.schema):
             raise TableError(
                 f"{place} has another schema of bodies, which cannot be changed: give another place"

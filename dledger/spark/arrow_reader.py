@@ -70,7 +70,8 @@ def read(
     wanted = whole.names if columns is None else list(columns)
     for name in wanted:
         if name not in whole.names:
-            raise BadOption(f"view {parsed.view} has no column {name!r}{did_you_mean(name, whole.names)}")
+            known = dict.fromkeys((*whole.names, *(_ON_DEMAND if parsed.view == "messages" else ())))
+            raise BadOption(f"view {parsed.view} has no column {name!r}{did_you_mean(name, list(known))}")
     schema = pa.schema([whole.field(name) for name in wanted])
     parts = view.plan()
 

@@ -15,7 +15,7 @@ from dledger.audit.queue_runs import QueueRuns, as_run, promised
 from dledger.audit.replicas import ReplicaView, SegmentReader
 from dledger.audit.scan import EntryRow
 from dledger.audit.store_directory import SegmentTask
-from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
+from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, UNREADABLE
 from dledger.spark.versions import InputPartition
 
 PACK_BYTES = 64 * 1024 * 1024
@@ -133,15 +133,21 @@ class DrillPack(InputPartition):
 
     def rows(self) -> Iterator[Row]:
         copies: dict[int, list[EntryRow]] = {}
+        replicas = {part.task.replica for part in self.parts}
         for part in self.parts:
             for row in part.drill():
                 copies.setdefault(row.index, []).append(row)
-        return (row for index in sorted(copies) if _suspect(copies[index]) for row in copies[index])
+        return (
+            row for index in sorted(copies) if _suspect(copies[index], len(replicas)) for row in copies[index]
+        )
 
 
-def _suspect(copies: list[EntryRow]) -> bool:
-    """Whether the copies of an entry differ in content, or one of them is damaged."""
-    if any(copy.damage & (BODY_DAMAGED | UNREADABLE) for copy in copies):
+def _suspect(copies: list[EntryRow], replicas: int) -> bool:
+    """Whether the copies of an entry differ in content, one of them is damaged, or one of the replicas has
+    none: where a header is damaged, entries behind it are hidden."""
+    if len(copies) < replicas or any(
+        copy.damage & (BODY_DAMAGED | CHAIN_BROKEN | UNREADABLE) for copy in copies
+    ):
         return True
     one = copies[0]
     content = (one.term, one.size, one.channel, one.crc)

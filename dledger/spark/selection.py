@@ -32,12 +32,14 @@ _SYSTEM_TOPICS = frozenset(
     )
 )
 _SYSTEM_PREFIX = "rmq_sys_"
+TABLE_ROOTS = "dledger_table_roots"
+"""The topic in which tables have their roots (`lake.roots`)."""
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether this is a topic of the brokers' own (RocketMQ's TopicValidator). Retry and dead letter
-    topics are not."""
-    return topic in _SYSTEM_TOPICS or topic.lower().startswith(_SYSTEM_PREFIX)
+    """Whether this is a topic of the brokers' own (RocketMQ's TopicValidator) or of our tools. Retry and dead
+    letter topics are not."""
+    return topic in _SYSTEM_TOPICS or topic == TABLE_ROOTS or topic.lower().startswith(_SYSTEM_PREFIX)
 
 
 def qualified(topic: str, group: str) -> str:

@@ -250,6 +250,10 @@ def test_a_root_is_written_once_a_day(new_group: Callable[..., LocalCluster], tm
     trial.once()
     trial.once()
     (root,) = written_roots(table.uuid, group.namesrv_addr)
+    for name in ("life", "Value"):
+        with pytest.raises(ValueError, match=f"cannot give the column '{name}'"):
+            dledger.read(servers=group.namesrv_addr, table=trial.place, columns=[name])
+    assert set(dledger.read(servers=group.namesrv_addr).read_all()["topic"].to_pylist()) == {TOPIC}
     assert (root.without(()).rows, root.table, root.first) == (50, table.uuid, 0)
     day_ms = EVERY_H * 3600 * 1000
     with GroupLog(group.namesrv_addr, root.group) as log:

@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 import msgspec
 import pyarrow as pa
 
+from dledger.lake.table_audit import audit_table
 from dledger.lake.tables import About, TableError
 from dledger.lake.typed import MAX_FIELDS, TypedBodies, inferred, schema_of
 from tests.audit.store_builder import Log
@@ -226,3 +227,21 @@ def test_typed_values_are_columns_of_the_table(tmp_path: Path, format: str) -> N
     )
     with pytest.raises(TableError, match="another schema"):
         Group(tmp_path, log, About(("orders",), inferred([b'{"z": 1}'])), format).table()
+
+
+def test_a_list_that_is_missing_or_null_stays_null(tmp_path: Path, format: str) -> None:
+    """Seen before: an empty list in Iceberg tables, and an audit that blamed somebody."""
+    items = {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}}
+    schema = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, "items": items}})
+    log = Log()
+    log.open_term(1)
+    for body in (b'{"id":1}', b'{"id":2,"items":[{"sku":"a"}]}', b'{"id":3,"items":[]}', b'{"items":null}'):
+        log.message("orders", body)
+    group = Group(tmp_path, log, About(("orders",), schema), format)
+    table = group.fill()
+    for _ in range(2):
+        values = [row["value"]["items"] for batch in table.scan(["value"]) for row in batch.to_pylist()]
+        assert sorted(values, key=str) == sorted([None, [{"sku": "a"}], [], None], key=str)
+        assert not audit_table(table, [group.write()]).findings
+        table.compact()
+        table.refresh()

@@ -250,6 +250,9 @@ def _report(told: Told, work: _Producing, name: str, seconds: float, ended_by: i
     if work.check:
         data["check"] = True
     rest = f"{done} messages are acknowledged; continue with --skip {go_on}"
+    if work.check:
+        rest = f"{done} messages before it are good; nothing was sent"
+        del data["next"]
     if work.beyond:
         rest += f" ({work.beyond} messages after that are also acknowledged and would be sent again)"
         data["sentBehind"] = work.beyond
