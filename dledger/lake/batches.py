@@ -124,8 +124,7 @@ class _Pending:
         rows = pa.Table.from_batches(self.batches, SCHEMA)
         rows = rows.sort_by([("topic", "ascending"), ("queue", "ascending"), ("offset", "ascending")])
         if self.typed is not None:
-            for field, column in zip(self.typed.fields, self.typed.columns(_bodies(rows)), strict=True):
-                rows = rows.append_column(field, column)
+            rows = self.typed.appended(rows)
         certificate = Certificate(
             cluster,
             group,
@@ -139,8 +138,3 @@ class _Pending:
             dict(births_after),
         )
         return Batch(rows, certificate)
-
-
-def _bodies(rows: pa.Table) -> Iterator[bytes]:
-    for chunk in rows.column("body").chunks:
-        yield from chunk.to_pylist()

@@ -152,9 +152,7 @@ def _add(table: TopicTable, root: str, state: LogState, wanted: _Range, after: B
             born = Life.parse(row["life"]).born
             oldest[row["topic"]] = min(born, oldest.get(row["topic"], born))
         if typed is not None:
-            bodies = (body for chunk in rows.column("body").chunks for body in chunk.to_pylist())
-            for field, column in zip(typed.fields, typed.columns(bodies), strict=True):
-                rows = rows.append_column(field, column)
+            rows = typed.appended(rows)
         written += writer.write(rows, f"part-{name}-{number}")
     before = oldest if wanted.before is None else wanted.before
     certificate = Certificate(

@@ -123,12 +123,15 @@ class PartsWriter:
         """Add everything that is committed now. Return the number of rows that were added. Raises what
         `TableWriter.catch_up` does, and what `run` does."""
         added = conflicts = 0
+        end: int | None = None
         while True:
             self._table.refresh()
             state = log_state(self._log)  # after the table, so that the log is not older than the table
             first = first_missing(self._table, state)
-            if first > state.committed:
+            end = state.committed if end is None else end  # a log under load has no other end
+            if first > end:
                 return added
+            state = state._replace(committed=end)
             start = start_at(self._table, self._log, state, first, self._births_at)
             written = self._write(self._wave(state, start))
             certificates = [one.certificate for one in written]
@@ -143,7 +146,7 @@ class PartsWriter:
                     raise
                 continue
             added, conflicts = added + certificate.rows, 0
-            self._report(Progress(state.group, added, certificate.last + 1, state.committed))
+            self._report(Progress(state.group, added, certificate.last + 1, end))
 
     def _wave(self, state: LogState, start: Start) -> list[Part]:
         """Divide what follows into parts of about the same size."""

@@ -80,6 +80,13 @@ class TypedBodies:
         """The columns that are added to a table."""
         return [pa.field(VALUE, self._kind.arrow), pa.field(ERROR, pa.string())]
 
+    def appended(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of their bodies behind the others."""
+        bodies = (body for chunk in rows.column("body").chunks for body in chunk.to_pylist())
+        for field, column in zip(self.fields, self.columns(bodies), strict=True):
+            rows = rows.append_column(field, column)
+        return rows
+
     def columns(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
         """Return the columns of these bodies."""
         values: list[Any] = []

@@ -71,12 +71,15 @@ class TableWriter:
         ClientError.
         """
         before, conflicts = self._rows, 0
+        end: int | None = None
         while True:
             self._table.refresh()
             state = log_state(self._log)  # after the table, so that the log is not older than the table
             first = first_missing(self._table, state)
-            if first > state.committed:
+            end = state.committed if end is None else end  # a log under load has no other end
+            if first > end:
                 break
+            state = state._replace(committed=end)
             try:
                 for batch in self._batches(state, first):
                     self._table.certify(batch.certificate)
@@ -84,8 +87,8 @@ class TableWriter:
                     self._last, conflicts = batch.certificate, 0
                     self._untidy += 1
                     self._rows += batch.rows.num_rows
-                    end = batch.certificate.last + 1
-                    self._report(Progress(state.group, self._rows, end, state.committed))
+                    following = batch.certificate.last + 1
+                    self._report(Progress(state.group, self._rows, following, end))
                     self._table.refresh()
             except TableChanged:
                 conflicts += 1

@@ -97,4 +97,4 @@ def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:  # not Linux: every start counts as a new boot, which is safe
-        return secrets.token_hex(16)
+        return new_id()

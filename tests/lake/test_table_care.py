@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -244,3 +246,21 @@ def test_old_snapshots_and_files_of_killed_writers_are_removed(tmp_path: Path) -
 def _files(group: Group) -> set[Path]:
     tables = Path(group.place).rglob("*")
     return {path for path in tables if path.is_file() and "orders/" in f"{path}"}
+
+
+@pytest.mark.parametrize(
+    ("format", "option"),
+    [
+        ("delta", ("--stored-before", "2026-11-21")),
+        ("iceberg", ("--batch-mb", "5")),
+        ("delta", ("--batch-messages", "5")),
+        ("parquet", ("--schema", "infer")),
+        ("parquet", ("--no-roots",)),
+        ("parquet", ("--table-option", "a=b")),
+    ],
+)
+def test_an_option_without_an_effect_on_the_format_is_refused(format: str, option: tuple[str, ...]) -> None:
+    given = ("archive", "n0", "--topics", "orders", "--to", "x", "--format", format, *option)
+    command = [sys.executable, "-m", "dledger", "spark", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 4 and f"Error: {option[0]} " in done.stderr, done.stderr

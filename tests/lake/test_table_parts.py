@@ -15,11 +15,12 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
-from dledger.lake.log_reading import LogDamaged, LogPlace
+from dledger.lake.log_reading import LogDamaged, LogPlace, LogState
 from dledger.lake.parts import Part, PartsWriter, Task, births_in
 from dledger.lake.table_audit import audit_table
 from dledger.lake.tables import About, TableError, TopicTable
 from dledger.lake.typed import schema_of
+from dledger.lake.writer import TableWriter
 from tests.audit.store_builder import Log
 from tests.lake.lake_kit import Group, counts, delete_topic, make_topic, rows_of, sent
 
@@ -156,6 +157,22 @@ def test_another_writer_that_gets_further_is_no_fault_of_the_log(tmp_path: Path,
     is_proven(group, group.table())
 
 
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_log_that_always_grows_is_read_to_where_it_ended_at_first(
+    tmp_path: Path, format: str, parted: bool
+) -> None:
+    """Seen before: under load it never ended."""
+    group = Group(tmp_path, format=format)
+    log = _Busy(group)
+    end = len(group.log.entries)
+    if parted:
+        PartsWriter(group.table(), log, lambda first: {}, run).catch_up()
+    else:
+        TableWriter(group.table(), log, lambda first: {}).catch_up()
+    assert end <= (group.table().position("c0") or 0) <= end + 1
+    is_proven(group, group.table())
+
+
 class _Growing:
     """The log of a group, which is read again after it has grown."""
 
@@ -176,6 +193,19 @@ class _Growing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+
+class _Busy(_Growing):
+    """A log that gets another message whenever it is asked how far it is."""
+
+    asked = 0
+
+    def state(self) -> LogState:
+        self.asked += 1
+        assert self.asked < 10, "it goes on for ever"
+        self._group.log.message("orders", b"one more")
+        self._log = self._group.write()
+        return self._log.state()
 
 
 def test_tasks_that_find_another_log_are_refused(tmp_path: Path, format: str) -> None:

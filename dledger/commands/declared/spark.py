@@ -25,6 +25,8 @@ from dledger.commands.declaring import (
 from dledger.commands.exit_codes import ExitCodes
 
 _CODE = exit_codes.AUDIT.usage
+BATCH_MB = 4096
+BATCH_MESSAGES = 2_000_000
 
 
 def _source(archive: bool = True) -> list[click.Parameter]:
@@ -169,7 +171,9 @@ READ = _job(
 
 def _archive_wrong(given: Any) -> str:
     if given.format != "parquet":
-        return ""
+        ours = {"stored_before": None, "batch_mb": BATCH_MB, "batch_messages": BATCH_MESSAGES}
+        named = [name for name, default in ours.items() if getattr(given, name) != default]
+        return f"--{named[0].replace('_', '-')} has no effect on a table: leave it out" if named else ""
     named = [name for name in ("table_option", "schema", "no_roots") if getattr(given, name)]
     return f"--{named[0].replace('_', '-')} is for a table: give --format delta or iceberg" if named else ""
 
@@ -212,7 +216,7 @@ ARCHIVE = _job(
             "--batch-mb",
             metavar="N",
             type=POSITIVE,
-            default=4096,
+            default=BATCH_MB,
             show_default=True,
             help="Size of a batch in MiB of log.",
         ),
@@ -220,7 +224,7 @@ ARCHIVE = _job(
             "--batch-messages",
             metavar="N",
             type=POSITIVE,
-            default=2_000_000,
+            default=BATCH_MESSAGES,
             show_default=True,
             help="Messages in a batch from live brokers.",
         ),
