@@ -39,6 +39,7 @@ from dledger.spark.stores import open_replicas
 COLUMNS = ("queue", "offset", "store_time")
 TOPICS = tuple(f"topic-{number}" for number in range(4))
 FOLLOWED = "Bench"
+FOLLOW = ("--follow", "--every", "5")
 
 
 def lake(kind: str, messages: int, size: int, runs: int, seconds: float) -> dict[str, object]:
@@ -140,9 +141,12 @@ def _following(
         for _ in range(runs):
             alone.append(produce(pids))
             command = [sys.executable, "-m", "dledger", "lake", FOLLOWED, "--to", str(directory / "table")]
-            options = ["--format", kind, "--namesrv", group.namesrv_addr, "--follow", "--every", "5"]
+            options = ["--format", kind, "--namesrv", group.namesrv_addr]
+            writing = ["nice", "-n", "19", *command, *options]
             with _on_cores(cores):
-                writer = subprocess.Popen(["nice", "-n", "19", *command, *options], stderr=subprocess.DEVNULL)
+                # The writer first adds what was sent while it was away: a follower does not do that.
+                subprocess.run(writing, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+                writer = subprocess.Popen([*writing, *FOLLOW], stderr=subprocess.DEVNULL)
             try:
                 followed.append(produce(pids))
             finally:
@@ -153,15 +157,24 @@ def _following(
     return {
         "alone_per_s": [round(rate) for rate, _ in alone],
         "followed_per_s": [round(rate) for rate, _ in followed],
-        "follow_ratio": round(_median(followed, 0) / _median(alone, 0), 3),
+        "follow_ratio": round(_ratio(followed, alone, 0), 3),
         "broker_us_alone": round(_median(alone, 1), 1),
         "broker_us_followed": round(_median(followed, 1), 1),
-        "broker_ratio": round(_median(followed, 1) / _median(alone, 1), 3),
+        "broker_ratio": round(_ratio(followed, alone, 1), 3),
     }
 
 
 def _median(turns: Sequence[tuple[float, float]], column: int) -> float:
     return statistics.median(turn[column] for turn in turns)
+
+
+def _ratio(
+    followed: Sequence[tuple[float, float]], alone: Sequence[tuple[float, float]], column: int
+) -> float:
+    """The median of the ratios of neighbouring turns. A machine that gets slower during the measurement
+    changes both turns of a pair alike."""
+    pairs = zip(followed, alone, strict=True)
+    return statistics.median(one[column] / other[column] for one, other in pairs)
 
 
 def _produce(namesrv: str, size: int, seconds: float, pids: list[int]) -> tuple[float, float]:

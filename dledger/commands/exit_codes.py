@@ -184,6 +184,9 @@ MUTANTS = ExitCodes(
 FAILOVERS = _actions(
     "Failovers and replacements", "it failed, something was lost, or (with --check) it was outside the budget"
 )
+TRIALS = _actions(
+    "Trials of real processes", "a rule was broken, or the group did not start", done="every rule holds"
+)
 BENCH = _actions("Measurements", "errors, or a limit was exceeded")
 
 TABLE = (
@@ -207,6 +210,7 @@ TABLE = (
     SIMULATION,
     MUTANTS,
     FAILOVERS,
+    TRIALS,
     BENCH,
 )
 """All groups of exit codes, in the order of the page."""

@@ -360,6 +360,12 @@ class LocalCluster:
         self.wait_caught_up(limit_s, [node])
         return pid
 
+    def kill_namesrv(self) -> None:
+        """Kill the group's own NameServer with SIGKILL. Does nothing if it does not run."""
+        if self._namesrv is None:
+            raise ClusterError(f"the NameServer {self.namesrv_addr} does not belong to this group")
+        self._namesrv.kill()
+
     def start_namesrv(self) -> None:
         """Start the group's own NameServer again."""
         if self._namesrv is None:

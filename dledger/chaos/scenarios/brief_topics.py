@@ -8,10 +8,10 @@ from functools import partial
 from operator import lt
 from typing import TypeVar
 
-from dledger.chaos.scenarios.broker_clients import NAMESRV_ADDR, Program
+from dledger.chaos.scenarios.broker_clients import Program
 from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.broker_replay import SCHEDULE
-from dledger.chaos.scenarios.broker_stage import BROKER_NAME
+from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.deletion_history import BRIEF, BriefSend, Life
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.user_changes import change_a_user
@@ -36,7 +36,10 @@ class BriefTopics(Program):
 
     async def main(self, env: Env) -> None:
         self.lives += 1
-        async with AsyncProducer("brief-producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+        client = self.options()
+        async with AsyncProducer(
+            "brief-producers", self._stage.namesrv_addr, client=client, env=env
+        ) as producer:
             for _ in range(BRIEF_CYCLES):
                 if self._stage.measured:
                     return

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from hashlib import shake_128
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_history import (
@@ -26,7 +25,7 @@ from dledger.chaos.scenarios.broker_history import (
 )
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS
-from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
+from dledger.chaos.scenarios.client_stage import BROKER_NAME, ClientStage
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.plan import Operation
@@ -51,10 +50,6 @@ from dledger.client.producing.transaction_producer import (
 from dledger.remoting.bodies import TopicRoute
 from dledger.runtime.env import Env
 
-if TYPE_CHECKING:
-    from dledger.chaos.scenarios.broker_stage import BrokerStage
-
-NAMESRV_ADDR = f"{NAMESRV}:{NAMESRV_PORT}"
 FIRST_TOPIC = "auto"
 """A topic that the brokers create when a producer first sends to it."""
 TAGS = 3
@@ -93,7 +88,7 @@ groups."""
 class Program:
     """The program of one client machine."""
 
-    def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
+    def __init__(self, stage: ClientStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
         self.name: str = stage.client_names[number]
         self.redirect: bool = number % 2 == 0
         """Whether this client sends its requests to the leader whose address a broker returns. For other
@@ -110,13 +105,11 @@ class Program:
 
     def options(self) -> ClientOptions:
         """The options of this machine's client."""
-        return ClientOptions(client_ip=self._stage.world.nodes[self.name].address, redirect=self.redirect)
+        return ClientOptions(client_ip=self._stage.client_address(self.name), redirect=self.redirect)
 
     def now(self) -> int:
-        """World time as this process sees it, in ns."""
-        process = self._stage.world.nodes[self.name].process
-        assert process is not None
-        return process.loop.now_ns()
+        """The time of the run as this process sees it, in ns."""
+        return self._stage.client_now(self.name)
 
 
 class Planned(Program):
@@ -125,7 +118,7 @@ class Planned(Program):
 
     def __init__(
         self,
-        stage: BrokerStage,
+        stage: ClientStage,
         number: int,
         history: BrokerHistory,
         topics: list[str],
@@ -140,13 +133,13 @@ class Planned(Program):
     @property
     def done(self) -> bool:
         """Whether every operation of the plan has ended or was cut off by a kill."""
-        return self._next >= len(self._operations) and self._stage.world.nodes[self.name].process is None
+        return self._next >= len(self._operations) and not self._stage.client_runs(self.name)
 
     async def main(self, env: Env) -> None:
         self.lives += 1
         producer = AsyncTransactionProducer(
             "producers",
-            NAMESRV_ADDR,
+            self._stage.namesrv_addr,
             check=self.check,
             options=self.patience,
             client=self.options(),
@@ -184,7 +177,7 @@ class Producer(Planned):
 
     def __init__(
         self,
-        stage: BrokerStage,
+        stage: ClientStage,
         number: int,
         history: BrokerHistory,
         topics: list[str],
@@ -209,7 +202,9 @@ class Producer(Planned):
     async def send_last(self, env: Env) -> None:
         """Send messages until every topic has acknowledged one more message. This shows that the group makes
         progress."""
-        async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+        async with AsyncProducer(
+            "producers", self._stage.namesrv_addr, client=self.options(), env=env
+        ) as producer:
             for topic in list(self._topics):
                 while True:
                     send = await self._one(producer, topic, 100)
@@ -221,7 +216,9 @@ class Producer(Planned):
 
     async def send_again(self, env: Env) -> None:
         """Send one more message to each queue in which `send_last` stored a message."""
-        async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+        async with AsyncProducer(
+            "producers", self._stage.namesrv_addr, client=self.options(), env=env
+        ) as producer:
             for queue in self._last:
                 await self._one(producer, queue.topic, 100, queue)
         self.sent_again += 1
@@ -318,7 +315,7 @@ class Operator(Planned):
 
     def __init__(
         self,
-        stage: BrokerStage,
+        stage: ClientStage,
         number: int,
         history: BrokerHistory,
         topics: list[str],
@@ -349,7 +346,7 @@ class Operator(Planned):
         change.end = self.now()
         if operation.pick % RESET_EVERY == 0:
             await self._reset(producer, PUSH_GROUP)
-            if self._stage.profile.orderly:
+            if self._stage.resets_in_order:
                 await self._reset(producer, ORDERED_GROUP)
 
     async def _reset(self, producer: AsyncProducer, group: str) -> None:
@@ -357,7 +354,7 @@ class Operator(Planned):
         topic, stage = self._topics[0], self._stage
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
-            for queue, messages in stage.ledger.messages.items()
+            for queue, messages in stage.committed_messages().items()
             if queue[0] == topic and group == PUSH_GROUP  # for the other group the log says it
         }
         reset = Reset(group, topic, self.now(), unseen)
@@ -409,7 +406,9 @@ class PullReader(Consumer):
     async def main(self, env: Env) -> None:
         self.lives += 1
         life = self.lives
-        async with AsyncPullConsumer(self.group, NAMESRV_ADDR, client=self.options(), env=env) as consumer:
+        async with AsyncPullConsumer(
+            self.group, self._stage.namesrv_addr, client=self.options(), env=env
+        ) as consumer:
             self.routes: Mapping[str, TopicRoute] = consumer._core.routes
             next_commit = next_assign = 0
             while True:
@@ -486,7 +485,7 @@ class PushWorker(Consumer):
         options = ConsumerOptions(concurrency=1, commit_s=1.0)
         consumer = AsyncPushConsumer(
             self.group,
-            NAMESRV_ADDR,
+            self._stage.namesrv_addr,
             handle,
             from_where=FromWhere.FIRST,
             options=options,
@@ -526,7 +525,7 @@ class OrderlyWorker(Consumer):
             self.lives += 1
             consumer = AsyncPushConsumer(
                 self.group,
-                NAMESRV_ADDR,
+                self._stage.namesrv_addr,
                 partial(self._handle, env, self.lives),
                 orderly=True,
                 from_where=FromWhere.FIRST,

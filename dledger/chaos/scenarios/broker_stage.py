@@ -16,10 +16,12 @@ from dledger.broker.store.message_store import StoreLimits
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Exit, Process, Trace
 from dledger.chaos.machine.node import Main
-from dledger.chaos.scenarios.broker_replay import BrokerReplay
+from dledger.chaos.scenarios.broker_replay import BrokerReplay, Stored
 from dledger.chaos.scenarios.chronicle import Replay
+from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
+from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
 from dledger.chaos.scenarios.profiles import PROFILES
@@ -40,7 +42,7 @@ from dledger.runtime.env import Env
 
 NAMESRV = "ns"
 NAMESRV_PORT = 9876
-CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
+CLUSTER = "DefaultCluster"
 LIMITS = StoreLimits(
     flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16, index_slots=101, index_units=400
 )
@@ -252,6 +254,30 @@ class BrokerStage(Stage):
         """Start the program of a client machine, if it does not run."""
         if self.world.nodes[name].process is None:
             self.world.restart(name, self.programs[name])
+
+    # What client programs ask (`ClientStage`)
+
+    @property
+    def namesrv_addr(self) -> str:
+        return f"{NAMESRV}:{NAMESRV_PORT}"
+
+    @property
+    def resets_in_order(self) -> bool:
+        return self.profile.orderly
+
+    def client_address(self, name: str) -> str:
+        return self.world.nodes[name].address
+
+    def client_now(self, name: str) -> int:
+        process = self.world.nodes[name].process
+        assert process is not None
+        return process.loop.now_ns()
+
+    def client_runs(self, name: str) -> bool:
+        return self.world.nodes[name].process is not None
+
+    def committed_messages(self) -> Mapping[Queue, Sequence[Stored]]:
+        return self.ledger.messages
 
     # Brokers
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import msgspec
 
-from dledger.chaos.scenarios.broker_clients import NAMESRV_ADDR
 from dledger.chaos.scenarios.ordered_history import (
     ACK,
     CHANGED_MS,
@@ -65,7 +64,7 @@ class OrderedWorker(Popping):
         """Make the consumer for a topic (see `Popping`)."""
         consumer = OrderedConsumer(
             ORDERED_GROUP,
-            NAMESRV_ADDR,
+            self._stage.namesrv_addr,
             topic=topic,
             from_where=FromWhere.FIRST,
             options=OPTIONS,

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
+from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, Program
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.client.consuming.consumer_options import PopOptions
@@ -96,7 +96,7 @@ class PopWorker(Popping):
         """Make the consumer for a topic (see `Popping`)."""
         return AsyncPopConsumer(
             POP_GROUP,
-            NAMESRV_ADDR,
+            self._stage.namesrv_addr,
             topic=topic,
             from_where=FromWhere.FIRST,
             options=POP_OPTIONS,

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from dledger.chaos.scenarios.broker_history import BrokerHistory, Send
+from dledger.chaos.scenarios.client_stage import ClientStage
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.scenarios.timer_history import RECALL_EVERY, WAITS_MS, Recall
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, SendResult
 from dledger.client.producing.producer import AsyncProducer
 
-if TYPE_CHECKING:
-    from dledger.chaos.scenarios.broker_stage import BrokerStage
-
 
 async def send_timed(
-    stage: BrokerStage,
+    stage: ClientStage,
     history: BrokerHistory,
     producer: AsyncProducer,
     message: Message,

@@ -8,7 +8,7 @@ import asyncio
 
 from dledger.chaos.scenarios.broker_clients import Consumer
 from dledger.chaos.scenarios.broker_history import Stood
-from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
+from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.unaware_client import UnawareClient
 from dledger.client.encoding import received_all
@@ -102,7 +102,7 @@ class UnawareReader(Consumer):
 
     async def _look(self, client: UnawareClient, topic: str) -> bool:
         """Ask the NameServer for the route of a topic. Returns whether it has one."""
-        address, header = f"{NAMESRV}:{NAMESRV_PORT}", GetRouteHeader(topic)
+        address, header = self._stage.namesrv_addr, GetRouteHeader(topic)
         try:
             answer, _ = await client.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         except OSError:

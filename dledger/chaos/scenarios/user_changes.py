@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dledger.chaos.scenarios.broker_stage import BROKER_NAME
+from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.user_history import KnownUser, UserHistory
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError

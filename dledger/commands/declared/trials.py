@@ -11,6 +11,7 @@ from dledger.commands import exit_codes
 from dledger.commands.declaring import POSITIVE, Declared, Group, argument, flag, json_option, option
 
 _LAST_LINE = "The last line is one JSON object."
+POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 def _wrong_simulation(given: object) -> str:
@@ -144,8 +145,36 @@ REPLACE = Declared(
     summary="replace members of a group of real processes under load",
     extra="server",
 )
+LIST = Declared(
+    "list",
+    "dledger.chaos.trials.command:show",
+    [json_option("One JSON object.")],
+    codes=exit_codes.TEXTS,
+    summary="the scenarios for groups of real processes",
+    extra="server",
+)
+RUN = Declared(
+    "run",
+    "dledger.chaos.trials.command:run",
+    [
+        argument("scenario", "Name of a scenario, or a file that ends with .toml.", metavar="SCENARIO"),
+        option("--seconds", type=POSITIVE_SECONDS, metavar="S", help="How long clients and faults run."),
+        option("--seed", type=int, default=0, show_default=True, help="Seed of the plan of faults."),
+        json_option(_LAST_LINE),
+        option("--report", metavar="DIR", help="Write the result into this directory."),
+        option(
+            "--dir",
+            metavar="DIR",
+            type=click.Path(file_okay=False),
+            help="Keep stores and logs here. [default: a temporary directory]",
+        ),
+    ],
+    codes=exit_codes.TRIALS,
+    summary="run a group of real processes under faults, and judge it",
+    extra="server",
+)
 CHAOS = Group(
     "chaos",
     "Simulated groups, wrong changes that tests must notice, and groups of real processes under faults.",
-    [SIMULATION, MUTANTS, FAILOVER, REPLACE],
+    [LIST, RUN, SIMULATION, MUTANTS, FAILOVER, REPLACE],
 )

@@ -1,0 +1,16 @@
+"""Trials: groups of real processes under faults, with clients, judges and a report.
+
+The simulator shows what our model of the world can show. A trial runs the real programs, with sockets, files
+and a kernel. The clients and the judges are those of the simulator (`dledger.chaos.scenarios`), so both mean
+the same by "lost" or "out of order".
+
+* `scenario`   what a trial does: a short TOML file; those of the project are in `library/`
+* `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
+* `arena`      the processes of a trial, and what they report about themselves
+* `stage`      the trial as the client programs see it
+* `nemeses`    the faults of processes, and what undoes them
+* `conductor`  runs a trial: clients, faults, the end phase
+* `evidence`   what a trial leaves: the history of its clients, and the log of each node
+* `checkers`   the verdicts
+* `result`     the result as one JSON object, for the report and for programs
+"""

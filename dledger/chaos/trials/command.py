@@ -1,0 +1,110 @@
+"""`dledger chaos list` and `dledger chaos run`: shows the scenarios, and runs a trial of one.
+
+This module is the outer shell of trials: it makes the directory of a trial, shows progress, prints the result
+and writes it to files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from dledger.chaos.failover import percentile
+from dledger.chaos.trials.conductor import run_trial
+from dledger.chaos.trials.result import Result
+from dledger.chaos.trials.scenario import Scenario, ScenarioError, library, parse_scenario
+from dledger.local.cluster import ClusterError
+from dledger.runtime.options import Options, WrongUsage
+
+RESULT_FILE = "result.json"
+
+
+def show(args: Options) -> int:
+    """Run `dledger chaos list`. Exit code 0."""
+    found = library()
+    if args.json:
+        rows = [
+            {"name": one.name, "purpose": one.purpose, "must_hold": one.must_hold} for one in found.values()
+        ]
+        print(json.dumps({"scenarios": rows}))
+        return 0
+    width = max(map(len, found))
+    for name, scenario in found.items():
+        print(f"{name:{width}}  {scenario.purpose}")
+    return 0
+
+
+def run(args: Options) -> int:
+    """Run `dledger chaos run`. Exit code 0: every rule holds. Exit code 1: a rule is broken, or the group did
+    not start. Raises WrongUsage if there is no such scenario."""
+    scenario = find_scenario(args.scenario)
+    if args.seconds is not None:
+        scenario = replace(scenario, seconds=args.seconds)
+    with ExitStack() as stack:
+        directory = Path(args.dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="trial-")))
+        try:
+            result = asyncio.run(run_trial(scenario, args.seed, directory / "group", _tell))
+        except ClusterError as error:
+            print(f"chaos run: {error}", file=sys.stderr)
+            return 1
+    if args.report:
+        write_report(result, Path(args.report))
+    for line in describe(result):
+        print(line, file=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps(result.encode()))
+    return 0 if result.holds else 1
+
+
+def find_scenario(name: str) -> Scenario:
+    """The scenario of this name, or in this file (a name that ends with `.toml`). Raises WrongUsage if there
+    is none, or if the file is wrong."""
+    try:
+        if name.endswith(".toml"):
+            return parse_scenario(Path(name).read_text(encoding="utf-8"), name)
+        return library()[name]
+    except KeyError:
+        raise WrongUsage(f"there is no scenario {name}; `dledger chaos list` shows all") from None
+    except (ScenarioError, OSError) as error:
+        raise WrongUsage(str(error)) from error
+
+
+def write_report(result: Result, directory: Path) -> None:
+    """Write the result into this directory, which is made if it does not exist."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result.encode(), indent=1) + "\n"
+    (directory / RESULT_FILE).write_text(text, encoding="utf-8")
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def describe(result: Result) -> Iterator[str]:
+    """The result as lines of text."""
+    counts = result.counts
+    yield (
+        f"{result.scenario}, seed {result.seed}: {counts['faults']} faults, {counts['elections']} leaders, "
+        f"{counts['acknowledged']:,} sends acknowledged, {counts['unknown']:,} with unknown outcome, "
+        f"{counts['refused']:,} refused"
+    )
+    if result.failovers:
+        times = sorted(one.ms for one in result.failovers)
+        yield (
+            f"failover, as our client sees it: median {percentile(times, 0.5):.0f} ms, "
+            f"p99 {percentile(times, 0.99):.0f} ms, longest {times[-1]:.0f} ms "
+            f"({len(times)} faults at a leader)"
+        )
+    for fault in result.faults:
+        if fault.error:
+            yield f"fault {fault.kind} of {', '.join(fault.nodes)} at {fault.begin_s:.1f} s: {fault.error}"
+    width = max(len(verdict.name) for verdict in result.verdicts)
+    for verdict in result.verdicts:
+        word = "holds" if verdict.holds else "BROKEN"
+        yield f"{verdict.name:{width}}  {word:6}  {verdict.checked:>9,}  {verdict.text or verdict.rule}"

@@ -1,0 +1,102 @@
+"""What a trial leaves: the history of its clients, and the log of a node, which the judges replay.
+
+The log is read from the files of a store (`dledger.files.offline`), by the rules of recovery. No broker is
+asked, so a broker cannot hide a fault from the judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_history import BrokerHistory
+from dledger.chaos.scenarios.broker_replay import SCHEDULE, TIMERS, BrokerReplay
+from dledger.chaos.scenarios.oracle import Delays, Timers, Transactions
+from dledger.chaos.scenarios.ordered_judge import OrderedJudge
+from dledger.chaos.scenarios.pop_judge import PopJudge
+from dledger.chaos.scenarios.reset_judge import ResetJudge
+from dledger.chaos.scenarios.timer_judge import waiting
+from dledger.chaos.scenarios.transaction_judge import TransactionJudge
+from dledger.files.offline import Found, node_directory, walk
+from dledger.formats.entry import HEADER_SIZE, EntryHeader
+from dledger.runtime.files import OsFiles
+
+
+def read_entries(
+    store: str, segment_size: int, until: int | None, apply: Callable[[EntryHeader, bytes], None]
+) -> int:
+    """Call `apply` with each entry of a store up to index `until` (None: to the end of the log), in order.
+    Returns the index of the last entry. The store may be in use."""
+    files = OsFiles()
+    last = -1
+
+    def found(piece: Found) -> None:
+        nonlocal last
+        for header in piece.headers:
+            if until is not None and header.index > until:
+                return
+            at = header.pos - piece.start - piece.offset
+            apply(header, bytes(piece.data[at + HEADER_SIZE : at + header.size]))
+            last = header.index
+
+    walk(files, node_directory(files, store), segment_size, until, found)
+    return last
+
+
+@dataclass
+class Evidence:
+    """Everything that the checkers need."""
+
+    history: BrokerHistory
+    clocks_are_right: bool = True
+    """Whether no fault changed a clock."""
+    stale_ns: int = 0
+    """How long a leader that was cut off may have answered from an old state, in ns."""
+    clients: tuple[str, ...] = ()
+    replay: BrokerReplay = field(default_factory=BrokerReplay)
+    broken: dict[str, str] = field(default_factory=dict)
+    """Maps a judge that reads the log to the rule that the log breaks."""
+    replicas: tuple[int, str] = (0, "")
+    """Exit code and report of the audit of all stores. 0 means: clean."""
+    load: tuple[int, int, int] = (0, 0, 0)
+    """How many messages of the load process were acknowledged, were lost, and were stored twice."""
+    delay: str = ""
+    """What did not happen in time in the end phase; empty if everything did."""
+
+    def __post_init__(self) -> None:
+        self.resets: ResetJudge = ResetJudge()
+        self.pops: PopJudge = PopJudge(0, clocks_are_right=self.clocks_are_right)
+        self.ordered: OrderedJudge = OrderedJudge(0, clocks_are_right=self.clocks_are_right)
+        self.transactions: TransactionJudge = TransactionJudge()
+
+    def apply(self, header: EntryHeader, record: bytes) -> None:
+        """Let every judge read one entry. A judge that finds a broken rule reads no further."""
+        judges = (
+            ("log", self.replay.apply),
+            ("resets", self.resets.apply),
+            ("pops", self.pops.apply),
+            ("pops-in-order", self.ordered.apply),
+            ("transactions", self.transactions.apply),
+        )
+        for name, judge in judges:
+            if name not in self.broken:
+                try:
+                    judge(header, record)
+                except InvariantViolated as error:
+                    self.broken[name] = str(error)
+
+
+def what_waits(replay: BrokerReplay) -> str:
+    """What a group still has to deliver or to end, as a text; empty if nothing."""
+    delays = replay.table(Delays).rows
+    late = [
+        f"{end - delays.get(queue[1] + 1, 0)} delayed messages of level {queue[1] + 1}"
+        for queue, end in replay.ends.items()
+        if queue[0] == SCHEDULE and delays.get(queue[1] + 1, 0) != end
+    ]
+    timers = waiting(replay.messages.get((TIMERS, 0), ()), replay.table(Timers).rows)
+    late += [f"{timers} timer messages"] if timers else []
+    halves = len(replay.table(Transactions).rows)
+    late += [f"{halves} transactions"] if halves else []
+    return ", ".join(late)

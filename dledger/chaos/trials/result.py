@@ -1,0 +1,120 @@
+"""The result of a trial as one JSON object: for programs, and for the report (`page`).
+
+Times are seconds since the beginning of the trial, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dledger.chaos.scenarios.broker_history import Send
+from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.trials.arena import Seen
+from dledger.chaos.trials.checkers import Verdict
+from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
+
+BIN_S = 0.5
+"""Width of a bin of the series over time, in seconds."""
+VERSION = 1
+"""Version of the format of the result."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """One fault that was injected."""
+
+    kind: str
+    target: str
+    nodes: tuple[str, ...]
+    begin_s: float
+    end_s: float | None = None
+    """When it was undone; None if it needs no undoing."""
+    error: str = ""
+    """Why it could not be injected or undone."""
+
+
+@dataclass(frozen=True)
+class Failover:
+    """The time without a leader after one fault at the leader, as a client saw it."""
+
+    at_s: float
+    kind: str
+    node: str
+    ms: float
+    """From the fault to the first acknowledgement of a message that was first sent after the fault."""
+
+
+@dataclass(frozen=True)
+class Bin:
+    """What clients saw in one bin of BIN_S seconds."""
+
+    at_s: float
+    acknowledged: int
+    failed: int
+    p50_ms: float | None
+    max_ms: float | None
+
+
+@dataclass
+class Result:
+    """Everything about one trial."""
+
+    scenario: str
+    purpose: str
+    must_hold: str
+    seed: int
+    seconds: float
+    command: str
+    """The command that repeats this plan."""
+    nodes: tuple[str, ...]
+    version: int = VERSION
+    flush: str = "SYNC_FLUSH"
+    clients: tuple[str, ...] = ()
+    faults: list[Injected] = field(default_factory=list)
+    roles: list[Seen] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    bins: list[Bin] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every rule holds."""
+        return all(verdict.holds for verdict in self.verdicts)
+
+    def encode(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        return {"holds": self.holds, **asdict(self)}
+
+
+def bins_of(sends: Sequence[Send], seconds: float) -> list[Bin]:
+    """The sends of all clients, by the time at which they ended."""
+    done: dict[int, list[Send]] = {}
+    for send in sends:
+        if send.end >= 0:
+            done.setdefault(int(send.end / 1e9 / BIN_S), []).append(send)
+    found = []
+    for number in range(int(seconds / BIN_S) + 1):
+        ended = done.get(number, [])
+        times = sorted((one.end - one.begin) / 1e6 for one in ended if one.outcome == ACKNOWLEDGED)
+        middle = round(times[len(times) // 2], 2) if times else None
+        longest = round(times[-1], 2) if times else None
+        found.append(Bin(number * BIN_S, len(times), len(ended) - len(times), middle, longest))
+    return found
+
+
+def failovers_of(faults: Sequence[Injected], sends: Sequence[Send]) -> list[Failover]:
+    """The time without a leader after each fault that struck the leader, from the messages of the probe."""
+    probes = [send for send in sends if send.topic == PROBE_TOPIC and send.outcome == ACKNOWLEDGED]
+    found = []
+    for fault in faults:
+        if fault.target != "leader" or not fault.nodes or fault.error:
+            continue
+        begin = fault.begin_s * 1e9
+        ended = min((send.end for send in probes if send.begin > begin), default=None)
+        if ended is not None:
+            ms = round((ended - begin) / 1e6, 1)
+            found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms))
+    return found
