@@ -333,8 +333,13 @@ class Appender:
         return self._now_ms
 
     def clock_ms(self) -> int:
-        """The current time in ms (`StoreClock`); unlike store time it may go back."""
-        return self._log.look_at_clock()
+        """The current time in ms (`StoreClock`); unlike store time it may go back.
+
+        It is never later than the store time of the entries that are added in this turn of the loop. So what
+        is due by this clock is not stored with an earlier time.
+        """
+        clock = self._log.look_at_clock()
+        return clock if self._now_ms < 0 else min(clock, self._now_ms)
 
     def take(self) -> list[Batch]:
         """Return the batches sealed since the last call, in order; called by the pump."""

@@ -128,6 +128,28 @@ def test_within_a_turn_of_the_loop_all_have_one_time(tmp_path: Path) -> None:
     use(tmp_path, work, env=clocked(clock))
 
 
+def test_what_is_due_by_the_clock_is_not_stored_with_an_earlier_time(tmp_path: Path) -> None:
+    """A timer message that was due 1 ms after the first send of a turn, and was delivered in the same turn, had
+    a store time 1 ms before its own time."""
+    clock = Clock()
+
+    async def work(session: Session) -> None:
+        appender = Appender(
+            session.log, 1, pending_bytes=1 << 30, pending_entries=1 << 30, schedule_pump=lambda: None
+        )
+        assert appender.clock_ms() == 1_000_000
+        first = appender.now_ms()
+        clock.ms += 1
+        assert appender.clock_ms() == first == appender.now_ms()
+        appender.take()
+        assert appender.clock_ms() == first + 1
+        appender.now_ms()
+        clock.ms -= 5
+        assert appender.clock_ms() == first - 4, "it may go back"
+
+    use(tmp_path, work, env=clocked(clock))
+
+
 @pytest.mark.parametrize("units", ["there", "lost"])
 def test_a_store_that_is_opened_again_goes_on_from_its_newest_record(tmp_path: Path, units: str) -> None:
     async def fill(session: Session) -> None:

@@ -26,7 +26,7 @@ from dledger.commands.mqadmin.options import EVERYWHERE
 from dledger.spark import column_meanings
 from dledger.spark.kafka_options import OF_CONSUMER, OF_SOURCE
 from dledger.spark.options import OPTIONS, VIEWS
-from tests.docs import declared_tables, error_tables
+from tests.docs import declared_tables, error_tables, trial_tables
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -366,4 +366,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     **declared_tables.PARTS,
     **error_tables.PARTS,
+    **trial_tables.PARTS,
 }

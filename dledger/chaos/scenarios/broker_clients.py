@@ -56,13 +56,11 @@ TAGS = 3
 PLAIN_UP_TO = 4096
 """Largest body, in bytes, that can always be compressed. Of the larger bodies every second one has random
 bytes and cannot be compressed."""
-DELAYED_EVERY = 6
-"""Every DELAYED_EVERY-th single message has a delay level."""
-IN_TRANSACTIONS = 3
-"""A single message is sent in a transaction if its number modulo DELAYED_EVERY is this value."""
-TIMED = 5
-"""A single message is a timer message (has its own time of delivery) if its number modulo DELAYED_EVERY is
-this value."""
+KINDS = 6
+"""The kind of a single message is its number modulo KINDS. Most numbers stand for plain messages."""
+DELAYED, IN_TRANSACTIONS, TIMED = 0, 3, 5
+"""The kinds that are not plain: a message with a delay level, one that is sent in a transaction, and a timer
+message (which has its own time of delivery)."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Options of the producers, used in turn. With short time-outs a producer often does not learn the outcome of
@@ -232,10 +230,16 @@ class Producer(Planned):
         tag = f"tag{self._count % TAGS}" if self._count % (TAGS + 1) else None
         return Message(topic, f"{unique}|".encode() + filling, tags=tag, keys=unique)
 
+    def turn(self) -> tuple[int, int]:
+        """Two numbers that decide what kind of message the next single one is: a counter, which chooses
+        among the variants of a kind, and the kind (DELAYED, IN_TRANSACTIONS, TIMED, or another number for a
+        plain message)."""
+        return divmod(self._count, KINDS)
+
     def _delay_level(self) -> int:
         """The delay level of the next single message. 0 means no delay."""
-        turn, rest = divmod(self._count, DELAYED_EVERY)
-        return 0 if rest else 1 + turn % len(DELAYS_MS)
+        turn, rest = self.turn()
+        return 1 + turn % len(DELAYS_MS) if rest == DELAYED else 0
 
     def _begin(self, topic: str, messages: list[Message], *, batch: bool = False) -> Send:
         send = Send(self.name, topic, [message.body for message in messages], self.now(), batch)
@@ -244,7 +248,7 @@ class Producer(Planned):
 
     async def _some(self, producer: AsyncTransactionProducer, topic: str, size: int) -> None:
         """Send one message. Some messages are sent in a transaction, and some are timer messages."""
-        turn, rest = divmod(self._count, DELAYED_EVERY)
+        turn, rest = self.turn()
         if rest == IN_TRANSACTIONS:
             await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
         elif rest == TIMED:
@@ -481,6 +485,7 @@ class PushWorker(Consumer):
 
         async def handle(message: ReceivedMessage) -> None:
             self.handed(life, message)
+            await self.work(message)
 
         options = ConsumerOptions(concurrency=1, commit_s=1.0)
         consumer = AsyncPushConsumer(
@@ -502,6 +507,9 @@ class PushWorker(Consumer):
                 for topic in [topic for topic in self._topics if topic not in known]:
                     known.append(topic)
                     consumer.subscribe(topic)
+
+    async def work(self, message: ReceivedMessage) -> None:
+        """Work on a message before it counts as consumed. This worker has nothing to do."""
 
 
 class OrderlyWorker(Consumer):

@@ -13,4 +13,5 @@ the same by "lost" or "out of order".
 * `evidence`   what a trial leaves: the history of its clients, and the log of each node
 * `checkers`   the verdicts
 * `result`     the result as one JSON object, for the report and for programs
+* `page`       the report as an HTML page; its pictures are drawn by `charts`
 """

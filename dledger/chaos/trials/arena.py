@@ -65,7 +65,11 @@ class Arena:
         self.seen: list[Seen] = []
         self.elections: int = 0
         """How many leaders were seen to serve."""
+        self.struck_s: float = 0.0
+        """When the last signal was sent to a node, in seconds since the beginning of the trial."""
         self._began = time.monotonic()
+        self.began_wall: float = time.time()
+        """Wall time of the beginning of the trial, in seconds since the epoch."""
         self._now: dict[str, Seen] = {}
         self._last_term = -1
 
@@ -73,7 +77,7 @@ class Arena:
 
     def begin(self) -> None:
         """Begin the time of the trial."""
-        self._began = time.monotonic()
+        self._began, self.began_wall = time.monotonic(), time.time()
 
     def elapsed_s(self) -> float:
         """Seconds since the beginning of the trial."""

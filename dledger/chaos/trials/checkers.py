@@ -39,6 +39,7 @@ from dledger.chaos.trials.evidence import Evidence
 GROUPS: Mapping[str, str] = {
     "pull": PULL_GROUP,
     "push": PUSH_GROUP,
+    "push-slow": PUSH_GROUP,
     "orderly": ORDERLY_GROUP,
     "pop-orderly": ORDERED_GROUP,
     "unaware": UNAWARE_GROUP,

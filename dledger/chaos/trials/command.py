@@ -17,12 +17,13 @@ from pathlib import Path
 
 from dledger.chaos.failover import percentile
 from dledger.chaos.trials.conductor import run_trial
+from dledger.chaos.trials.page import report
 from dledger.chaos.trials.result import Result
 from dledger.chaos.trials.scenario import Scenario, ScenarioError, library, parse_scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 
-RESULT_FILE = "result.json"
+RESULT_FILE, PAGE_FILE = "result.json", "report.html"
 
 
 def show(args: Options) -> int:
@@ -49,7 +50,7 @@ def run(args: Options) -> int:
     with ExitStack() as stack:
         directory = Path(args.dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="trial-")))
         try:
-            result = asyncio.run(run_trial(scenario, args.seed, directory / "group", _tell))
+            result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell))
         except ClusterError as error:
             print(f"chaos run: {error}", file=sys.stderr)
             return 1
@@ -80,9 +81,11 @@ def write_report(result: Result, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result.encode(), indent=1) + "\n"
     (directory / RESULT_FILE).write_text(text, encoding="utf-8")
+    (directory / PAGE_FILE).write_text(report(result), encoding="utf-8")
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Show a line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dledger.chaos.failover import LOAD_TOPIC, Helper
@@ -26,6 +27,7 @@ from dledger.chaos.trials.checkers import judge, judge_handed
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
 from dledger.chaos.trials.nemeses import NEMESES, choose
+from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.result import Injected, Result, bins_of, failovers_of
 from dledger.chaos.trials.scenario import Scenario
@@ -47,7 +49,7 @@ LOAD_QUEUES = PROBE_QUEUES = 4
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
 
-ENDLESS = ("probe", "topics")
+ENDLESS = ("probe", "topics", "users")
 """Clients that would go on for ever. They are ended before the end phase."""
 
 Tell = Callable[[str], None]
@@ -67,7 +69,7 @@ class Trial:
         self._seed = seed
         self._tell = tell
         self._arena = Arena(directory, scenario)
-        self._stage = TrialStage(self._arena, scenario.clients)
+        self._stage = TrialStage(self._arena, scenario.clients, scenario.send)
         self._history = BrokerHistory()
         self._programs = self._stage.programs(self._history, draw_operations(scenario, seed))
         self._faults = draw_faults(scenario, seed)
@@ -156,18 +158,20 @@ class Trial:
             return  # there is no leader at this moment
         begin = self._arena.elapsed_s()
         place = len(self._injected)
-        self._injected.append(Injected(fault.kind, fault.target, tuple(nodes), round(begin, 3)))
+        injected = Injected(fault.kind, fault.target, tuple(nodes), round(begin, 3))
+        self._injected.append(injected)
         self._tell(f"{begin:6.1f} s  {fault.kind} of {', '.join(nodes) or fault.target}")
-        error, end = "", None
         try:
             undo = await asyncio.to_thread(NEMESES[fault.kind].strike, self._arena, nodes, fault)
+            if self._arena.struck_s > begin:  # a message that was sent in between is no failover
+                injected = replace(injected, begin_s=round(self._arena.struck_s, 4))
             if undo is not None:
                 await asyncio.sleep(fault.lasting_ms / 1000)
                 await asyncio.to_thread(undo)
-                end = round(self._arena.elapsed_s(), 3)
+                injected = replace(injected, end_s=round(self._arena.elapsed_s(), 3))
         except FAULT_ERRORS as problem:
-            error = str(problem) or repr(problem)
-        self._injected[place] = Injected(fault.kind, fault.target, tuple(nodes), round(begin, 3), end, error)
+            injected = replace(injected, error=str(problem) or repr(problem))
+        self._injected[place] = injected
 
     async def _whole(self) -> None:
         """Wait until all nodes have caught up."""
@@ -257,6 +261,16 @@ class Trial:
         done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
         evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
 
+    def _lines(self) -> list[Line]:
+        arena = self._arena
+        logs = arena.cluster.directory / "logs"
+        found = [
+            line
+            for node in arena.nodes
+            for line in read_lines(logs / f"broker-{node}", node, arena.began_wall)
+        ]
+        return sorted(found, key=lambda line: line.at_s)
+
     def _result(self) -> Result:
         scenario, history = self._scenario, self._history
         sends = history.sends
@@ -282,7 +296,7 @@ class Trial:
             clients=scenario.clients,
             faults=self._injected,
             roles=self._arena.seen,
-            failovers=failovers_of(self._injected, sends),
+            failovers=failovers_of(self._injected, sends, self._lines()),
             bins=bins_of(sends, self._arena.elapsed_s()),
             counts=counts,
             verdicts=judge(self._evidence),

@@ -69,6 +69,7 @@ def _signal_all(arena: Arena, nodes: Sequence[str], number: signal.Signals) -> l
         except ClusterError:  # it does not run, because of another fault
             continue
         struck.append(node)
+    arena.struck_s = arena.elapsed_s()
     return struck
 
 
@@ -120,6 +121,11 @@ def _restart_loop(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
         _start_all(arena, nodes)
 
 
+def _roll(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
+    for node in arena.cluster.followers_first():
+        arena.cluster.restart_node(node, END_LIMIT_S)
+
+
 def _wipe(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
     struck = _signal_all(arena, nodes, signal.SIGKILL)
     _wait_ended(arena, struck)
@@ -144,6 +150,7 @@ NEMESES: Mapping[str, Nemesis] = {
     "terminate": Nemesis("SIGTERM, then a new start", _MEMBERS, _terminate),
     "stop": Nemesis("SIGSTOP, then SIGCONT", _MEMBERS, _stop),
     "restart-loop": Nemesis("`amount` times SIGKILL and a new start at once", _MEMBERS, _restart_loop),
+    "rolling-restart": Nemesis("all nodes restarted one by one, the leader last", ("all",), _roll),
     "wipe": Nemesis("SIGKILL, the store removed, then a new start", ("leader", "follower", "any"), _wipe),
     "transfer": Nemesis("leadership handed to another node", ("leader",), _transfer),
     "kill-namesrv": Nemesis("SIGKILL of the NameServer, then a new start", ("namesrv",), _kill_namesrv),

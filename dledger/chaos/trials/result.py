@@ -13,6 +13,7 @@ from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
+from dledger.chaos.trials.node_logs import Line, Parts, parts_of
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 
 BIN_S = 0.5
@@ -44,6 +45,7 @@ class Failover:
     node: str
     ms: float
     """From the fault to the first acknowledgement of a message that was first sent after the fault."""
+    parts: Parts
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,9 @@ def bins_of(sends: Sequence[Send], seconds: float) -> list[Bin]:
     return found
 
 
-def failovers_of(faults: Sequence[Injected], sends: Sequence[Send]) -> list[Failover]:
-    """The time without a leader after each fault that struck the leader, from the messages of the probe."""
+def failovers_of(faults: Sequence[Injected], sends: Sequence[Send], lines: Sequence[Line]) -> list[Failover]:
+    """The time without a leader after each fault that struck the leader, from the messages of the probe and
+    the logs of all nodes."""
     probes = [send for send in sends if send.topic == PROBE_TOPIC and send.outcome == ACKNOWLEDGED]
     found = []
     for fault in faults:
@@ -116,5 +119,6 @@ def failovers_of(faults: Sequence[Injected], sends: Sequence[Send]) -> list[Fail
         ended = min((send.end for send in probes if send.begin > begin), default=None)
         if ended is not None:
             ms = round((ended - begin) / 1e6, 1)
-            found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms))
+            parts = parts_of(lines, fault.begin_s, fault.nodes[0], ended / 1e9)
+            found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms, parts))
     return found

@@ -23,9 +23,11 @@ from importlib import resources
 from typing import Any
 
 from dledger.chaos.trials.nemeses import NEMESES, TARGETS
+from dledger.chaos.trials.programs import SENDS
 
 CLIENTS = (
     "producers", "operator", "pull", "push", "pop", "orderly", "pop-orderly", "topics", "unaware", "probe",
+    "push-slow", "users",
 )  # fmt: skip
 """The client programs that a scenario may have. Some are several machines (`dledger.chaos.trials.stage`)."""
 MAX_SECONDS = 24 * 3600
@@ -68,6 +70,8 @@ class Scenario:
     namesrvs: int = 1
     rate: int = 100
     """Operations a second that the producers begin, all together."""
+    send: str = "mixed"
+    """What the producers send (`dledger.chaos.trials.programs.SENDS`)."""
     load: int = 0
     """Messages of 1 KiB that a further process keeps in flight. 0: no further process."""
     flush: str = "SYNC_FLUSH"
@@ -88,6 +92,7 @@ KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "nodes": (int, "brokers of the group: 3 or 5"),
     "namesrvs": (int, "NameServers"),
     "rate": (int, f"operations a second of the producers, up to {MAX_RATE}"),
+    "send": (str, f"what the producers send: {', '.join(SENDS)}"),
     "load": (int, "messages of 1 KiB that a further process keeps in flight"),
     "flush": (str, "SYNC_FLUSH or ASYNC_FLUSH"),
     "whole": (bool, "whether a fault waits until the group is whole after the fault before it"),
@@ -172,6 +177,7 @@ def _check(scenario: Scenario, source: str) -> None:
         (scenario.nodes in (3, MAX_NODES), "nodes", f"{scenario.nodes}: give 3 or {MAX_NODES}"),
         (1 <= scenario.namesrvs <= 3, "namesrvs", f"{scenario.namesrvs}: give 1 to 3"),
         (0 < scenario.rate <= MAX_RATE, "rate", f"{scenario.rate}: give 1 to {MAX_RATE}"),
+        (scenario.send in SENDS, "send", f"{scenario.send}: {KEYS['send'][1]}"),
         (0 <= scenario.load <= 1024, "load", f"{scenario.load}: give 0 to 1024"),
         (0 < scenario.seconds <= MAX_SECONDS, "seconds", f"{scenario.seconds:g}: give 1 to {MAX_SECONDS}"),
         (scenario.flush in ("SYNC_FLUSH", "ASYNC_FLUSH"), "flush", f"{scenario.flush}: {KEYS['flush'][1]}"),

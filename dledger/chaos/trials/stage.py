@@ -32,6 +32,7 @@ from dledger.chaos.scenarios.unaware_reader import UnawareReader
 from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.probing import Probing
+from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, UserChanges
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
 
@@ -45,6 +46,8 @@ PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
     "pop-orderly": (OrderedWorker, OrderedWorker),
     "topics": (BriefTopics,),
     "unaware": (UnawareReader,),
+    "push-slow": (SlowWorker, SlowWorker),
+    "users": (UserChanges,),
 }
 """The programs of each kind of client that has no operations in the plan."""
 
@@ -52,12 +55,14 @@ PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
 class TrialStage:
     """Implements `ClientStage` for a trial. Its time begins at 0 with the trial."""
 
-    def __init__(self, arena: Arena, clients: Sequence[str]) -> None:
+    def __init__(self, arena: Arena, clients: Sequence[str], send: str = "mixed") -> None:
+        """`clients` names the kinds of client programs, and `send` what the producers send (`SENDS`)."""
         self.marks: Marks = Marks()
         self.measured: bool = False
         self.begun: int = 0
         self._arena = arena
         self._clients = tuple(clients)
+        self._send = send
         self._began = time.monotonic_ns()
         self._running: dict[str, None] = {}
         self.client_names: tuple[str, ...] = tuple(
@@ -130,9 +135,13 @@ class TrialStage:
                 client = 2 if kind == "operator" else planned
                 planned += kind == "producers"
                 own = [one for one in operations if one.client == client]
-                make_planned = Operator if kind == "operator" else Producer
+                make_planned = Operator if kind == "operator" else self._producer()
                 found.append(make_planned(self, len(found), history, topics, own))
         return found
+
+    def _producer(self) -> type[Producer]:
+        focus = SENDS[self._send]
+        return Producer if focus is None else type("Focused", (FocusedProducer,), {"kind": focus})
 
 
 def _count(kind: str) -> int:

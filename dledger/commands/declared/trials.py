@@ -161,7 +161,7 @@ RUN = Declared(
         option("--seconds", type=POSITIVE_SECONDS, metavar="S", help="How long clients and faults run."),
         option("--seed", type=int, default=0, show_default=True, help="Seed of the plan of faults."),
         json_option(_LAST_LINE),
-        option("--report", metavar="DIR", help="Write the result into this directory."),
+        option("--report", metavar="DIR", help="Write result.json and report.html into this directory."),
         option(
             "--dir",
             metavar="DIR",
@@ -173,8 +173,32 @@ RUN = Declared(
     summary="run a group of real processes under faults, and judge it",
     extra="server",
 )
+SUITE = Declared(
+    "suite",
+    "dledger.chaos.trials.suite:run",
+    [
+        flag("--smoke", help="15 seconds for each scenario. This is the default."),
+        flag("--full", help="Three minutes for each scenario."),
+        option("--seconds", type=POSITIVE_SECONDS, metavar="S", help="Another duration of each trial."),
+        option(
+            "--only", metavar="NAME", multiple=True, help="Only this scenario; may be given several times."
+        ),
+        option("--seed", type=int, default=0, show_default=True, help="Seed of the plans."),
+        option(
+            "--results",
+            metavar="FILE",
+            help="File with results (JSON lines). Trials that it has already are not run again.",
+        ),
+        option("--report", metavar="DIR", help="Write the reports below this directory."),
+        json_option(_LAST_LINE),
+    ],
+    codes=exit_codes.TRIALS,
+    summary="run all scenarios, one after another",
+    extra="server",
+    wrong=lambda given: "--smoke and --full exclude each other" if given.smoke and given.full else "",
+)
 CHAOS = Group(
     "chaos",
     "Simulated groups, wrong changes that tests must notice, and groups of real processes under faults.",
-    [LIST, RUN, SIMULATION, MUTANTS, FAILOVER, REPLACE],
+    [LIST, RUN, SUITE, SIMULATION, MUTANTS, FAILOVER, REPLACE],
 )

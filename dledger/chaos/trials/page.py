@@ -1,0 +1,189 @@
+"""The report of a trial: one self-contained HTML page, made from the result alone. Pure.
+
+It is for a reader who was not there and does not know this project: what was done, what happened, and what
+was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.audit.findings import Severity
+from dledger.audit.html import Markup, banner, page, section, table, text
+from dledger.chaos.failover import percentile
+from dledger.chaos.trials import charts
+from dledger.chaos.trials.arena import Seen
+from dledger.chaos.trials.charts import Mark, Scale, Span
+from dledger.chaos.trials.nemeses import NEMESES
+from dledger.chaos.trials.result import BIN_S, Result
+
+DOCUMENTATION = "docs/howto/chaos.md"
+
+
+def report(result: Result) -> str:
+    """The whole page."""
+    scale = Scale(max([result.seconds, *(one.at_s for one in result.roles)]))
+    title = f"Trial {result.scenario}: a group of {len(result.nodes)} brokers under faults"
+    parts = [
+        _verdict(result),
+        _what_was_done(result),
+        _timeline(result, scale),
+        _clients(result, scale),
+        _failovers(result, scale),
+        _rules(result),
+        _again(result),
+    ]
+    footer = f"Format {result.version}. {DOCUMENTATION} explains each part."
+    return page(title, [part for part in parts if part], style=charts.STYLE, footer=footer)
+
+
+def _verdict(result: Result) -> Markup:
+    broken = [verdict for verdict in result.verdicts if not verdict.holds]
+    counts = result.counts
+    facts = [
+        f"{counts['faults']} faults",
+        f"{counts['elections']} leaders",
+        f"{counts['acknowledged'] + counts['load']:,} messages acknowledged",
+        f"{counts['received']:,} received",
+        f"{counts['entries']:,} log entries read back",
+    ]
+    if not broken:
+        sentence = f"All {len(result.verdicts)} rules hold. {result.must_hold}"
+        return banner(Severity.INFO, sentence, facts, "Nothing was lost")
+    names = ", ".join(verdict.name for verdict in broken)
+    sentence = f"{len(broken)} of {len(result.verdicts)} rules are broken: {names}."
+    return banner(Severity.CRITICAL, sentence, facts, "A rule was broken")
+
+
+def _what_was_done(result: Result) -> Markup:
+    kinds: dict[str, int] = {}
+    for fault in result.faults:
+        kinds[f"{fault.kind} ({fault.target})"] = kinds.get(f"{fault.kind} ({fault.target})", 0) + 1
+    rows = [(name, count, NEMESES[name.partition(" ")[0]].about) for name, count in sorted(kinds.items())]
+    fsync = "a majority has it on disk" if result.flush == "SYNC_FLUSH" else "a majority has it in memory"
+    said = (
+        f"{result.purpose} This went on for {result.seconds:g} seconds. A message counts as acknowledged "
+        f"when {fsync} ({result.flush}). Clients: {', '.join(result.clients)}."
+    )
+    return section(
+        "What was done", Markup(f"<p>{text(said)}</p>{table(('fault', 'times', 'what it is'), rows)}")
+    )
+
+
+def spans_of(seen: Sequence[Seen], end_s: float) -> dict[str, list[Span]]:
+    """The states of each node over time."""
+    found: dict[str, list[Span]] = {}
+    last: dict[str, Seen] = {}
+    for one in seen:
+        if one.node in last:
+            found.setdefault(one.node, []).append(_span(last[one.node], one.at_s))
+        last[one.node] = one
+    for node, one in last.items():
+        found.setdefault(node, []).append(_span(one, end_s))
+    return found
+
+
+def _span(seen: Seen, end_s: float) -> Span:
+    state = {"LEADER": "electing", "CANDIDATE": "electing", "FOLLOWER": "follower", "LEARNER": "learner"}
+    kind = "leader" if seen.serving else state.get(seen.role, "silent")
+    return Span(seen.at_s, end_s, kind, seen.term)
+
+
+def _timeline(result: Result, scale: Scale) -> Markup:
+    marks = [
+        Mark(
+            fault.begin_s,
+            fault.end_s,
+            fault.nodes,
+            f"{fault.begin_s:.2f} s: {fault.kind}" + (f" ({fault.error})" if fault.error else ""),
+        )
+        for fault in result.faults
+    ]
+    drawn = charts.lanes(result.nodes, spans_of(result.roles, scale.seconds), marks, scale)
+    note = (
+        "One lane for each node; the number is the term of the leader. Each node was asked 20 times a "
+        "second. "
+        f"The clients stopped at {result.seconds:g} s; after that, everything that waited had to come."
+    )
+    return section("Who led when", Markup(charts.legend() + drawn), note)
+
+
+def _clients(result: Result, scale: Scale) -> Markup:
+    bins = [(one.at_s, one.acknowledged / BIN_S, one.failed / BIN_S) for one in result.bins]
+    longest = [
+        (one.at_s, one.max_ms, f"{one.at_s:g} s: longest {one.max_ms:g} ms")
+        for one in result.bins
+        if one.max_ms is not None
+    ]
+    drawn = charts.columns(bins, BIN_S, scale, "sends/s")
+    note = (
+        "Sends of all clients that were acknowledged, by the time of the acknowledgement; sends that failed "
+        "stand on top, in another colour. Below: the longest send of each half second, on a logarithmic axis."
+    )
+    return section("What clients saw", Markup(drawn + charts.spread(longest, scale, line=True)), note)
+
+
+def _failovers(result: Result, scale: Scale) -> Markup:
+    if not result.failovers:
+        return Markup("")
+    times = sorted(one.ms for one in result.failovers)
+    summary = table(
+        ("faults at a leader", "median ms", "p90 ms", "p99 ms", "longest ms"),
+        [(len(times), *(percentile(times, share) for share in (0.5, 0.9, 0.99)), times[-1])],
+    )
+    points = [
+        (one.at_s, one.ms, f"{one.at_s:.1f} s: {one.kind} of {one.node}, {one.ms:g} ms")
+        for one in result.failovers
+    ]
+    slowest = sorted(result.failovers, key=lambda one: -one.ms)[:10]
+    parts = table(
+        ("at s", "fault", "leader", "noticed ms", "elected ms", "serving ms", "acknowledged ms"),
+        [
+            (
+                one.at_s,
+                one.kind,
+                one.node,
+                one.parts.noticed_ms,
+                one.parts.elected_ms,
+                one.parts.serving_ms,
+                one.ms,
+            )
+            for one in slowest
+        ],
+    )
+    note = (
+        "From the fault to the first acknowledgement of a message that was first sent after the fault, by a "
+        "client that sends one every 5 ms. The table shows the slowest ones, and when another node noticed, "
+        "had a quorum of votes on disk, and served."
+    )
+    return section("Time without a leader", Markup(summary + charts.spread(points, scale) + parts), note)
+
+
+def _rules(result: Result) -> Markup:
+    rows = [
+        (
+            _word(verdict.holds),
+            verdict.name,
+            verdict.rule if verdict.holds else f"{verdict.rule} — {verdict.text}",
+            verdict.checked,
+        )
+        for verdict in result.verdicts
+    ]
+    note = (
+        "The judges read the log from the files of a node after all brokers had ended, and compare it with "
+        "everything that clients were told. A rule that no client of this trial could break is left out."
+    )
+    return section("What was shown", table(("", "rule", "which says", "facts checked"), rows), note)
+
+
+def _word(holds: bool) -> Markup:
+    level, word = ("info", "✔ holds") if holds else ("critical", "✖ BROKEN")
+    return Markup(f'<span class="pill {level}">{word}</span>')
+
+
+def _again(result: Result) -> Markup:
+    said = (
+        "The seed fixes the plan of faults and sends. What the processes do at the same moment is decided by "
+        "the kernel, so another run meets other interleavings."
+    )
+    return section("Run it again", Markup(f"<p><code>{text(result.command)}</code></p><p>{text(said)}</p>"))

@@ -1,0 +1,65 @@
+"""Client programs that only trials have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from dledger.chaos.scenarios.brief_topics import BRIEF_PAUSE_S
+from dledger.chaos.scenarios.broker_clients import (
+    DELAYED,
+    IN_TRANSACTIONS,
+    TIMED,
+    Producer,
+    Program,
+    PushWorker,
+)
+from dledger.chaos.scenarios.user_changes import change_a_user
+from dledger.client.message import ReceivedMessage
+from dledger.client.producing.producer import AsyncProducer
+from dledger.runtime.env import Env
+
+SENDS: Mapping[str, int | None] = {
+    "mixed": None,
+    "plain": -1,
+    "transactions": IN_TRANSACTIONS,
+    "delays": DELAYED,
+    "timers": TIMED,
+}
+"""What the single messages of the producers are. `mixed`: of six messages one has a delay level, one is sent
+in a transaction, one is a timer message, and three are plain."""
+SLOW_CALL_S = 0.02
+"""How long a slow consumer works on each message, in seconds."""
+
+
+class FocusedProducer(Producer):
+    """A producer whose single messages are all of one kind."""
+
+    kind = -1
+
+    def turn(self) -> tuple[int, int]:
+        return self._count, self.kind
+
+    async def send_last(self, env: Env) -> None:
+        self.kind = -1  # the last messages show that each topic takes one at once
+        await super().send_last(env)
+
+
+class SlowWorker(PushWorker):
+    """A push consumer that needs some time for each message."""
+
+    async def work(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(SLOW_CALL_S)
+
+
+class UserChanges(Program):
+    """Creates, changes and deletes users and their policies, one change after another."""
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        async with AsyncProducer(
+            "operators", self._stage.namesrv_addr, client=self.options(), env=env
+        ) as producer:
+            while True:
+                await change_a_user(producer._core, self._history.users, self.lives, env)
+                await asyncio.sleep(env.random.uniform(*BRIEF_PAUSE_S))

@@ -1,0 +1,103 @@
+"""Whole trials with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MINE = """
+name = "mine"
+purpose = "A follower is killed, and the NameServer, too."
+must_hold = "Clients go on."
+clients = ["probe", "producers", "pull"]
+seconds = 8
+rate = 20
+
+[[faults]]
+kind = "kill"
+target = "follower"
+every_s = [2.0, 3.0]
+lasts_s = [0.2, 0.5]
+
+[[faults]]
+kind = "kill-namesrv"
+target = "namesrv"
+every_s = [3.0, 3.0]
+lasts_s = [0.5, 0.5]
+"""
+LIMIT_S = 300
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "dledger", "chaos", "run", *arguments]
+
+
+def processes_in(directory: Path) -> list[str]:
+    """The command lines of running processes that name a file below this directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(directory) in line:
+                found.append(line)
+    return found
+
+
+def test_leaders_are_killed_and_every_rule_holds(tmp_path: Path) -> None:
+    directory = tmp_path / "trial"
+    arguments = ["kill-leader", "--seconds", "8", "--seed", "1", "--json", "--dir", str(directory)]
+    done = subprocess.run(
+        command(*arguments, "--report", str(tmp_path / "report")),
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["holds"] and result["counts"]["faults"] >= 1 and result["failovers"]
+    assert {"sends", "receipts", "handed", "offsets", "transactions", "timers", "replicas", "progress"} <= {
+        verdict["name"] for verdict in result["verdicts"]
+    }
+    assert "Nothing was lost" in (tmp_path / "report" / "report.html").read_text()
+    assert not processes_in(directory)
+
+
+def test_a_scenario_of_a_user_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(MINE)
+    done = subprocess.run(
+        command(str(tmp_path / "mine.toml"), "--dir", str(tmp_path / "trial")),
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill of n" in done.stderr and "kill-namesrv of namesrv" in done.stderr
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    directory = tmp_path / "trial"
+    with subprocess.Popen(
+        command("kill-leader", "--dir", str(directory)),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as trial:
+        assert trial.stderr is not None
+        for line in trial.stderr:
+            if "kill of n" in line:
+                break
+        assert len(processes_in(directory)) >= 3
+        os.killpg(trial.pid, signal.SIGINT)
+        assert trial.wait(60) == 130
+    deadline = time.monotonic() + 20
+    while (left := processes_in(directory)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
