@@ -123,6 +123,19 @@ def simulate(profile: str, seed: int) -> list[str]:
     return [*command, "--start", str(seed), "--seeds", "30", "--jobs", "2"]
 
 
+def scenarios() -> list[str]:
+    """The scenarios for groups of real processes."""
+    from dledger.chaos.trials.scenario import library
+
+    return sorted(library())
+
+
+def try_scenario(name: str, seed: int) -> list[str]:
+    """Runs one scenario with a plan of its own."""
+    command = [PYTHON, "-m", "dledger", "chaos", "run", name]
+    return [*command, "--seconds", "15", "--seed", str(seed)]
+
+
 def mutate(name: str, _: int) -> list[str]:
     """Runs the suites that must catch one mutant."""
     return [PYTHON, "-m", "dledger", "chaos", "mutants", "--only", name, "--no-baseline"]
@@ -179,6 +192,14 @@ KINDS = {
             pytest_of("soak"),
             600,
             7200,
+        ),
+        Kind(
+            "trials",
+            "scenarios of faults, 15 seconds each, on groups of real processes",
+            scenarios,
+            try_scenario,
+            60,
+            900,
         ),
         Kind("random", "property-based tests with new examples", random_tests, draw_examples, 60, 3600),
         Kind(

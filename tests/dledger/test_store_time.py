@@ -129,8 +129,8 @@ def test_within_a_turn_of_the_loop_all_have_one_time(tmp_path: Path) -> None:
 
 
 def test_what_is_due_by_the_clock_is_not_stored_with_an_earlier_time(tmp_path: Path) -> None:
-    """A timer message that was due 1 ms after the first send of a turn, and was delivered in the same turn, had
-    a store time 1 ms before its own time."""
+    """A timer message that was due 1 ms after the first send of a turn, and was delivered in the same turn,
+    had a store time 1 ms before its own time."""
     clock = Clock()
 
     async def work(session: Session) -> None:
