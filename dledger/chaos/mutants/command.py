@@ -25,6 +25,7 @@ from dledger._fast import SWITCH
 from dledger.chaos.mutants.judges import JUDGES, Judged
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
 from dledger.chaos.mutants.suites import SUITES, Suite
+from dledger.chaos.mutants.trials import LIMIT_S, SEEDS, TRIALS, Tried
 from dledger.runtime.options import Options
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,6 +85,9 @@ def run(args: Options) -> int:
     if args.judges:
         names = {judged.mutant for judged in JUDGES}
         mutants = [mutant for mutant in mutants if mutant.name in names]
+    if args.trials:
+        names = {row.mutant for row in TRIALS}
+        mutants = [mutant for mutant in mutants if mutant.name in names]
     if args.list:
         for mutant in mutants:
             print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
@@ -106,6 +110,11 @@ def run(args: Options) -> int:
                 for judged in JUDGES
                 if judged.mutant in by_name
             ],
+        )
+    if args.trials:
+        named = {mutant.name: mutant for mutant in mutants}
+        return _run_all(
+            args, [partial(try_trial, row, named[row.mutant]) for row in TRIALS if row.mutant in named]
         )
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
@@ -219,6 +228,36 @@ def try_judge(judged: Judged, mutant: Mutant) -> Result:
             result.caught = violation is not None and judged.says in what
             said = "" if result.caught else f" did not say {judged.says!r}, but"
             result.by = f"{judged.judge}{said}: {what}"[:_LONGEST]
+            result.ran.append(f"seed {seed}: {result.by}")
+            if result.caught:
+                break
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def try_trial(row: Tried, mutant: Mutant) -> Result:
+    """Apply the mutant to a copy of the tree, and run trials until the checker of the row finds it. What
+    other checkers find does not count."""
+    result = Result(mutant.name)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        apply(mutant, tree)
+        for seed in range(SEEDS):
+            result.seeds += 1
+            arguments = ["-m", "dledger", "chaos", "run", row.scenario, "--json"]
+            arguments += ["--seconds", f"{row.seconds:g}", "--seed", str(seed)]
+            try:
+                done = _python(arguments, tree, LIMIT_S)
+                verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
+                broken = {one["name"]: one["text"] for one in verdicts if not one["holds"]}
+            except subprocess.TimeoutExpired:
+                broken = {"": f"no end within {LIMIT_S:.0f} s"}
+            except (ValueError, IndexError, KeyError, TypeError):
+                broken = {"": f"exit code {done.returncode}: {_tail(done.stdout)}"}
+            result.caught = row.checker in broken
+            said = broken[row.checker] if result.caught else str(broken or "every rule holds")
+            result.by = f"{row.scenario}, {row.checker}: {said}"[:_LONGEST]
             result.ran.append(f"seed {seed}: {result.by}")
             if result.caught:
                 break

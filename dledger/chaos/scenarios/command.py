@@ -16,10 +16,11 @@ from pathlib import Path
 
 from dledger.chaos.machine import Trace
 from dledger.chaos.machine.trace import first_difference
+from dledger.chaos.scenarios.picture import Picture
 from dledger.chaos.scenarios.pinned import pinned_seeds
 from dledger.chaos.scenarios.plan import Plan, decode_plan, draw_plan
 from dledger.chaos.scenarios.profiles import PROFILES
-from dledger.chaos.scenarios.runner import Outcome, run_plan
+from dledger.chaos.scenarios.runner import Outcome, make_run, run_plan
 from dledger.chaos.scenarios.shrink import shrink
 from dledger.chaos.scenarios.totals import Totals
 from dledger.runtime.options import Options
@@ -48,6 +49,11 @@ def run(args: Options) -> int:
     if the results to resume come from other code."""
     if args.list:
         return _list(args)
+    if args.picture:
+        plan = (
+            decode_plan(Path(args.replay).read_text()) if args.replay else draw_plan(args.start, args.profile)
+        )
+        return _picture(plan, args)
     if args.replay:
         return _play(decode_plan(Path(args.replay).read_text()), args)
     if args.trace:
@@ -85,6 +91,23 @@ def _play(plan: Plan, args: Options) -> int:
     if args.json:
         violations = [_violation_json(outcome, plan, str(args.replay))] if outcome.violation else []
         print(json.dumps({**totals.as_json(0.0), "violations": violations}))
+    else:
+        print(outcome.violation or f"seed {plan.seed} ({plan.profile}): no violation")
+    return 1 if outcome.violation else 0
+
+
+def _picture(plan: Plan, args: Options) -> int:
+    """Play one plan, and write a page with its elections."""
+    from dledger.chaos.trials.simulated import report  # with its imports it is needed only here
+
+    run = make_run(plan)
+    run.stage.picture = picture = Picture()
+    outcome = run.play()
+    command = f"dledger sim --start {plan.seed} --profile {plan.profile} --picture FILE"
+    Path(args.picture).write_text(report(plan, outcome, picture, command), encoding="utf-8")
+    print(f"{args.picture}: {outcome.elections} leaders, {len(picture.flights):,} messages", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"seed": plan.seed, "profile": plan.profile, "violation": outcome.violation}))
     else:
         print(outcome.violation or f"seed {plan.seed} ({plan.profile}): no violation")
     return 1 if outcome.violation else 0

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dledger.chaos.scenarios.machine import Machine
     from dledger.chaos.scenarios.stage import Stage
     from dledger.node.node import Node
+    from dledger.peers.links import PeerConnection
 
 _Result = TypeVar("_Result")
 _TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Append, Commit, PushResponse)
@@ -81,6 +82,7 @@ class Probe(HostEvents):
         reached = node.snapshots.boundary.reached
         opens, save, perform = node.elector.open, node.elections._save, node.elections.perform
         durable, applied = node._on_durable, node.applied
+        receive = node.inbox.on_message
 
         def probed_open(hard_state: HardState, voters: Iterable[str], now: float, *, may_vote: bool) -> None:
             opens(hard_state, voters, now, may_vote=may_vote)
@@ -111,6 +113,18 @@ class Probe(HostEvents):
         def probed_send(peer: str, message: Message) -> None:
             self.guarded(self._sends, peer, message)
             send(peer, message)
+
+        picture, name, world = self._stage.picture, self.machine.name, self._stage.world
+
+        def pictured_send(peer: str, message: Message) -> None:
+            if picture is not None:
+                picture.sends(name, peer, message, world.now)
+            probed_send(peer, message)
+
+        def pictured_message(connection: PeerConnection, peer: str, message: Message) -> None:
+            if picture is not None:
+                picture.receives(name, peer, message, world.now)
+            receive(connection, peer, message)
 
         def probed_save(state: HardState, then: list[Effect]) -> None:
             self._saving.append(then)
@@ -150,6 +164,9 @@ class Probe(HostEvents):
         node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
         node.log.reset = probed_reset  # type: ignore[method-assign]
         node.peers.send = probed_send  # type: ignore[method-assign]
+        if picture is not None:
+            node.peers.send = pictured_send  # type: ignore[method-assign]
+            node.inbox.on_message = pictured_message  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
         """The node's state for the invariants. While a new term or vote is not saved yet, it has the role,
@@ -179,6 +196,9 @@ class Probe(HostEvents):
         if not self.opened:
             return
         after = self.state()
+        if (picture := self._stage.picture) is not None:
+            now = self._stage.world.now
+            picture.is_now(self.machine.name, after.role.value, after.term, after.serving, now)
         self._cluster.count(f"node after {event}")
         check_node(after)
         self._ends()

@@ -404,12 +404,17 @@ def kind_of(violation: str) -> str:
     return "".join(letter for letter in line if not letter.isdigit())[:120]
 
 
-def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
-    """Play one plan, with brokers if its profile says so. Returns the outcome."""
+def make_run(plan: Plan, trace: Trace | None = None) -> Run:
+    """Make the run of one plan, with brokers if its profile says so."""
     if PROFILES[plan.profile].brokers:
         from dledger.chaos.scenarios.broker_run import (
             BrokerRun,  # imported only if needed, because it loads broker and client
         )
 
-        return BrokerRun(plan, trace).play()
-    return Run(plan, trace).play()
+        return BrokerRun(plan, trace)
+    return Run(plan, trace)
+
+
+def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
+    """Play one plan. Returns the outcome."""
+    return make_run(plan, trace).play()

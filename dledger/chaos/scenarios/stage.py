@@ -14,6 +14,7 @@ from dledger.chaos.scenarios.batches import Batches
 from dledger.chaos.scenarios.chronicle import Chronicle, Replay
 from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.marks import NEVER, Marks
+from dledger.chaos.scenarios.picture import Picture
 from dledger.chaos.scenarios.plan import CLIENTS, Plan, draw_protocol
 from dledger.chaos.scenarios.probe import Probe
 from dledger.chaos.scenarios.profiles import PROFILES, Profile
@@ -96,6 +97,8 @@ class Stage:
         """Number of units in an index file. It is about as large as the number of entries in a segment."""
         self.chronicle: Chronicle = Chronicle(self.cluster.committed, self.replay)
         self.marks: Marks = Marks()
+        self.picture: Picture | None = None
+        """Records what nodes send and become; None if nobody wants a picture of this run."""
         self.batches: Batches = Batches(self)
         self.elections: int = 0
         self.at_install: Callable[[str], None] | None = None
@@ -195,6 +198,8 @@ class Stage:
         machine = self.machines.get(process.name)
         if machine is None:
             return
+        if self.picture is not None:
+            self.picture.is_now(machine.name, "DOWN", -1, serving=False, at=self.world.now)
         self._ends(machine)
         if not self.profile.sync_flush and not self.world.nodes[machine.name].powered:
             machine.loses_what_it_said()

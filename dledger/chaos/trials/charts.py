@@ -221,3 +221,113 @@ def spread(
             )
         )
     return _svg(height + AXIS, parts, "times in milliseconds")
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A message in a close-up. Times are in seconds; `received_s` is None if it never arrived."""
+
+    sender: str
+    receiver: str
+    kind: str
+    """A CSS class: `vote`, `append` or `answer`."""
+    text: str
+    sent_s: float
+    received_s: float | None
+
+
+ROW = 15
+"""Smallest distance between two events of a close-up, in units of the picture."""
+LONG_MS = 2.0
+"""A pause of this many ms or more gets some more room."""
+
+
+def close_up(
+    names: Sequence[str], arrows: Sequence[Arrow], spans: dict[str, list[Span]], begin_s: float, end_s: float
+) -> Markup:
+    """The messages between nodes from one moment to another. Time goes down. Its steps are not equal: each
+    event has room, and the times stand at the left."""
+    times = sorted({
+        round(at, 7)
+        for arrow in arrows
+        for at in (arrow.sent_s, arrow.received_s)
+        if at is not None and begin_s <= at <= end_s
+    } | {
+        round(span.begin_s, 7) for own in spans.values() for span in own if begin_s < span.begin_s < end_s
+    } | {round(begin_s, 7), round(end_s, 7)})  # fmt: skip
+    rows, y = {}, 34.0
+    for before, at in zip([times[0], *times], times, strict=False):
+        if at != times[0]:
+            y += ROW + (10 if (at - before) * 1000 >= LONG_MS else 0)
+        rows[at] = y
+    height = y + 20
+    place = {name: 190 + (WIDTH - 300) * number / max(len(names) - 1, 1) for number, name in enumerate(names)}
+    parts: list[Markup] = [_ARROWS]
+    last = -100.0
+    for at, row in rows.items():
+        if row - last >= 24:
+            parts.append(_words(0, row + 4, f"+{(at - begin_s) * 1000:.1f} ms", "soft"))
+            last = row
+    for name in names:
+        x = place[name]
+        parts.append(_words(x, 16, name, "", "middle"))
+        for span in spans.get(name, []):
+            top, bottom = max(span.begin_s, begin_s), min(span.end_s, end_s)
+            if bottom <= top:
+                continue
+            from_y, to_y = _row(rows, top), _row(rows, bottom)
+            title = f"{name} {dict(STATES)[span.state]}, term {span.term}"
+            parts.append(_rect(span.state, x - 7, from_y, 14, to_y - from_y, title))
+            if to_y - from_y > 14:
+                parts.append(
+                    _words(x + 12, from_y + 11, f"term {span.term}" if span.term >= 0 else "", "soft")
+                )
+    for arrow in arrows:
+        parts.append(_arrow(arrow, place, rows, end_s))
+    return _svg(height, parts, "messages between the nodes")
+
+
+def _row(rows: dict[float, float], at_s: float) -> float:
+    at = round(at_s, 7)
+    if at in rows:
+        return rows[at]
+    return next((y for time, y in rows.items() if time >= at), max(rows.values()))
+
+
+def _arrow(arrow: Arrow, place: dict[str, float], rows: dict[float, float], end_s: float) -> Markup:
+    x1, x2, y1 = place[arrow.sender], place[arrow.receiver], _row(rows, arrow.sent_s)
+    lost = arrow.received_s is None or arrow.received_s > end_s
+    y2 = y1 + ROW if arrow.received_s is None or lost else _row(rows, arrow.received_s)
+    side = 9 if x2 > x1 else -9
+    x1, x2 = x1 + side, x2 - side
+    if lost:
+        x2 = x1 + (x2 - x1) * 0.45
+    said = arrow.text + (" (lost)" if arrow.received_s is None else "")
+    anchor = "start" if side > 0 else "end"
+    mark = "" if lost else f' marker-end="url(#head-{arrow.kind})"'
+    title = f"{arrow.sender} to {arrow.receiver}: {said}"
+    line = (
+        f'<line class="flight {arrow.kind}{" lost" if lost else ""}" x1="{x1:.1f}" y1="{y1:.1f}" '
+        f'x2="{x2:.1f}" y2="{y2:.1f}"{mark}><title>{text(title)}</title></line>'
+    )
+    return Markup(line + _words(x1 + side, y1 - 3, said, f"said {arrow.kind}", anchor))
+
+
+ARROW_STYLE = """
+svg.chart .flight { stroke-width: 1.4; } svg.chart .lost { stroke-dasharray: 3 3; }
+svg.chart .flight.vote, #head-vote path { stroke: var(--electing); }
+svg.chart .flight.append, #head-append path { stroke: var(--leader); }
+svg.chart .flight.answer, #head-answer path { stroke: var(--soft); }
+#head-vote path { fill: var(--electing); } #head-append path { fill: var(--leader); }
+#head-answer path { fill: var(--soft); }
+svg.chart .said { font-size: 10.5px; }
+"""
+_ARROWS = Markup(
+    "<defs>"
+    + "".join(
+        f'<marker id="head-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path d="M0,0 L8,4 L0,8 z"/></marker>'
+        for kind in ("vote", "append", "answer")
+    )
+    + "</defs>"
+)

@@ -47,6 +47,11 @@ SIMULATION = Declared(
             "--resume", metavar="FILE", help="File with results (JSON lines); continue after its last line."
         ),
         flag("--resume-any", help="With --resume: also count results of other versions of the code."),
+        option(
+            "--picture",
+            metavar="FILE",
+            help="Play one seed (--start), and write an HTML page with its elections.",
+        ),
         option("--replay", metavar="FILE", help="Play the plan in this file instead of seeds."),
         option(
             "--replays",
@@ -81,6 +86,7 @@ MUTANTS = Declared(
             help=f"Only suites of this kind ({FAST}, {SIM}) or name.",
         ),
         flag("--judges", help="One mutant for each judge of the simulator, with fixed seeds."),
+        flag("--trials", help="Some mutants against scenarios with real processes."),
         option(
             "--jobs",
             type=int,
