@@ -274,12 +274,16 @@ class Producer(Planned):
         end = End(message.body, send.offset, fate.commits)
         self._history.transactions.ends.append(end)
         try:
-            await (transaction.commit() if fate.commits else transaction.rollback())
+            await self.decide(transaction, commit=fate.commits)
             end.outcome = ACKNOWLEDGED
         except OutcomeUnknown:
             end.outcome = UNKNOWN
         except ClientError:
             end.outcome = REFUSED
+
+    async def decide(self, transaction: AsyncTransaction, *, commit: bool) -> None:
+        """End a transaction. Raises the errors of `AsyncTransaction.commit`."""
+        await (transaction.commit() if commit else transaction.rollback())
 
     async def _one(
         self, producer: AsyncProducer, topic: str, size: int, queue: MessageQueue | None = None

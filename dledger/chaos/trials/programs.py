@@ -17,6 +17,7 @@ from dledger.chaos.scenarios.broker_clients import (
 from dledger.chaos.scenarios.user_changes import change_a_user
 from dledger.client.message import ReceivedMessage
 from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.transaction_producer import AsyncTransaction
 from dledger.runtime.env import Env
 
 SENDS: Mapping[str, int | None] = {
@@ -39,6 +40,14 @@ class FocusedProducer(Producer):
 
     def turn(self) -> tuple[int, int]:
         return self._count, self.kind
+
+    async def decide(self, transaction: AsyncTransaction, *, commit: bool) -> None:
+        """End a transaction twice at the same time, as happens if a broker asks for a decision that is on its
+        way. The second end must change nothing. Raises the error of the first end."""
+        end = transaction.commit if commit else transaction.rollback
+        first, second = await asyncio.gather(end(), end(), return_exceptions=True)
+        if first is not None and second is not None:
+            raise first
 
     async def send_last(self, env: Env) -> None:
         self.kind = -1  # the last messages show that each topic takes one at once
