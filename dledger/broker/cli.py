@@ -111,10 +111,11 @@ def ipv4_address(host: str) -> str:
         return ""
 
 
-def program(options: Options) -> int:
-    """Run the command. Returns its exit code. Raises WrongUsage if the options are wrong."""
+def program(options: Options, env: Env | None = None) -> int:
+    """Run the command. Returns its exit code. Raises WrongUsage if the options are wrong. Without `env` the
+    program uses the real world (`production_env`)."""
     arguments = arguments_of(options)
-    env = production_env("broker")
+    env = env or production_env("broker")
     try:
         config, warnings, source = configure(env, SETTINGS, arguments)
         if print_settings(SETTINGS, config, arguments, warnings):

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dledger.local import wire
 from dledger.local.conf_files import properties_text, write_conf
+from dledger.local.placement import LOOPBACK, NAMESRV, Placement
 from dledger.local.ports import HOST, port_taken
 from dledger.local.processes import ManagedProcess, ProcessError
 from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterError, ClusterSpec, find_base_port
@@ -64,34 +65,36 @@ class LocalCluster:
     """A broker group whose files are in one directory. `create` or `open` makes the object. All methods
     block."""
 
-    def __init__(self, directory: Path, spec: ClusterSpec) -> None:
+    def __init__(self, directory: Path, spec: ClusterSpec, placement: Placement = LOOPBACK) -> None:
         self.directory = directory
         self.spec = spec
+        self.placement: Placement = placement
         self.notes: list[str] = []
         """Texts for people about the configuration files that were written, for example which edits of a
         user were kept."""
         self._namesrv: ManagedProcess | None = None
         if not spec.namesrv:
-            self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
+            self._namesrv = self._process(NAMESRV, "namesrv", "dledger.namesrv")
         self._brokers = {
-            node: self._process(
-                f"broker-{node}", "dledger.broker", directory / "conf" / f"broker-{node}.conf"
-            )
-            for node in spec.node_ids
+            node: self._process(node, f"broker-{node}", "dledger.broker") for node in spec.node_ids
         }
 
     # --- making and finding ---
 
     @classmethod
-    def create(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
+    def create(
+        cls, directory: Path | str, spec: ClusterSpec | None = None, placement: Placement = LOOPBACK
+    ) -> LocalCluster:
         """Write the configuration files and return the group. If the directory holds a group already, the
         settings must fit its stores."""
-        cluster = cls.planned(directory, spec)
+        cluster = cls.planned(directory, spec, placement)
         cluster.write()
         return cluster
 
     @classmethod
-    def planned(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
+    def planned(
+        cls, directory: Path | str, spec: ClusterSpec | None = None, placement: Placement = LOOPBACK
+    ) -> LocalCluster:
         """Return the group as `create` does, but write nothing yet."""
         path = Path(directory).resolve()
         spec = spec or ClusterSpec()
@@ -105,7 +108,7 @@ class LocalCluster:
             raise ClusterError(f"{path} is a file: a group needs a directory")
         elif path.exists() and any(path.iterdir()):
             raise ClusterError(f"{path} is not empty and does not hold a group: choose another directory")
-        return cls(path, spec)
+        return cls(path, spec, placement)
 
     @classmethod
     def known(cls, directory: Path | str) -> bool:
@@ -149,20 +152,22 @@ class LocalCluster:
     def namesrv_properties(self) -> dict[str, str]:
         """Return the content of `namesrv.conf`."""
         return {
-            "bindAddress": HOST,
+            "bindAddress": self.placement.listen.get(NAMESRV, HOST),
             "listenPort": str(self.spec.namesrv_port),
             "logDir": str(self.directory / "logs" / "namesrv"),
         }
 
     def broker_properties(self, node: str) -> dict[str, str]:
         """Return the content of a broker's configuration file."""
-        spec = self.spec
-        peers = ";".join(f"{peer}-{HOST}:{spec.raft_port(peer)}" for peer in spec.node_ids)
+        spec, listen = self.spec, self.placement.listen.get(node, HOST)
+        peers = ";".join(f"{peer}-{self.raft_addr(peer)}" for peer in spec.node_ids)
+        apart = {"peerBindAddress": listen} if listen != self.placement.host(node) else {}
         return {
             "brokerClusterName": spec.cluster,
             "brokerName": spec.group,
-            "brokerIP1": HOST,
-            "bindAddress": HOST,
+            "brokerIP1": self.placement.host(node),
+            "bindAddress": listen,
+            **apart,
             "listenPort": str(spec.port(node)),
             "httpPort": str(spec.http_port(node)),
             "namesrvAddr": self.namesrv_addr,
@@ -178,10 +183,12 @@ class LocalCluster:
             **spec.broker,
         }
 
-    def _process(self, name: str, module: str, conf: Path) -> ManagedProcess:
+    def _process(self, place: str, name: str, module: str) -> ManagedProcess:
+        conf = self.directory / "conf" / f"{name}.conf"
+        python = (sys.executable, "-X", "faulthandler")
         return ManagedProcess(
             name,
-            [sys.executable, "-X", "faulthandler", "-m", module, "-c", str(conf)],
+            self.placement.command(place, python, module, ("-c", str(conf))),
             pid_file=self.directory / "run" / f"{name}.pid",
             output=self.directory / "logs" / f"{name}.out",
             cwd=self.directory,
@@ -193,11 +200,22 @@ class LocalCluster:
     @property
     def namesrv_addr(self) -> str:
         """`host:port` of the NameServer; several are separated by `;`."""
-        return ";".join(self.spec.namesrv_addresses)
+        return ";".join(self.namesrv_addresses)
+
+    @property
+    def namesrv_addresses(self) -> tuple[str, ...]:
+        """Addresses of all NameServers that the brokers register with, `host:port` each."""
+        if self.spec.namesrv:
+            return self.spec.namesrv_addresses
+        return (f"{self.placement.host(NAMESRV)}:{self.spec.namesrv_port}",)
 
     def addr(self, node: str) -> str:
         """Return `host:port` of a node, for clients."""
-        return f"{HOST}:{self.spec.port(node)}"
+        return f"{self.placement.host(node)}:{self.spec.port(node)}"
+
+    def raft_addr(self, node: str) -> str:
+        """Return `host:port` of a node, for its peers."""
+        return f"{self.placement.host(node)}:{self.spec.raft_port(node)}"
 
     def store(self, node: str) -> Path:
         """Return storePathRootDir of a node."""
@@ -384,7 +402,7 @@ class LocalCluster:
                 return None
 
         def routed() -> bool | None:
-            return any(wire.has_route(address, topic) for address in self.spec.namesrv_addresses) or None
+            return any(wire.has_route(address, topic) for address in self.namesrv_addresses) or None
 
         wait_for(created, limit_s, lambda: f"topic {topic} could not be created: {self._describe()}")
         wait_for(routed, limit_s, lambda: f"topic {topic} has no route: {self._describe()}")
@@ -393,7 +411,8 @@ class LocalCluster:
 
     def health(self, node: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
         """Return the JSON object of a broker's `/health`; None if the broker does not answer."""
-        connection = http.client.HTTPConnection(HOST, self.spec.http_port(node), timeout=timeout_s)
+        host = self.placement.health.get(node, HOST)
+        connection = http.client.HTTPConnection(host, self.spec.http_port(node), timeout=timeout_s)
         try:
             connection.request("GET", "/health")
             value = json.loads(connection.getresponse().read())
@@ -422,7 +441,7 @@ class LocalCluster:
             "id": node,
             "pid": pid,
             "addr": self.addr(node),
-            "raft_addr": f"{HOST}:{self.spec.raft_port(node)}",
+            "raft_addr": self.raft_addr(node),
             "store": str(self.store(node)),
             "role": state.get("role") or ("DOWN" if pid is None else "SILENT"),
             "term": state.get("term"),
@@ -438,7 +457,7 @@ class LocalCluster:
         return {
             "namesrv": [
                 {"addr": address, "pid": self.namesrv_pid(), "own": self._namesrv is not None}
-                for address in self.spec.namesrv_addresses
+                for address in self.namesrv_addresses
             ],
             "groups": [{"name": self.spec.group, "leader": leader, "nodes": nodes}],
         }
@@ -483,7 +502,7 @@ class LocalCluster:
         """Return the reason why clients cannot find this leader; empty if they can. It is enough that one
         NameServer lists the leader, because clients try all NameServers."""
         group, silent, reasons = self.spec.group, [], []
-        for address in self.spec.namesrv_addresses:
+        for address in self.namesrv_addresses:
             try:
                 known = wire.registered(address)
             except wire.NoAnswer as error:
@@ -547,7 +566,7 @@ class LocalCluster:
     def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait until the first NameServer lists all brokers. (`start` waits only until it lists the
         leader.)"""
-        address, own = self.spec.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
+        address, own = self.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
 
         def listed() -> bool:
             try:

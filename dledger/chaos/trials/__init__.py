@@ -8,7 +8,13 @@ the same by "lost" or "out of order".
 * `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
 * `arena`      the processes of a trial, and what they report about themselves
 * `stage`      the trial as the client programs see it
-* `nemeses`    the faults of processes, and what undoes them
+* `nemeses`    the table of all kinds of faults; the faults of processes, and what undoes them
+* `disk_nemeses`, `network_nemeses`  the faults of disks, clocks and power, and of networks
+* `faulty_broker`  the unchanged broker with files and a clock that can be broken (`surroundings`): `switches`
+  switches faults on and off, `faulty_files` obeys them, `extents` knows what a full disk still takes
+* `undo_journal`, `power_loss`  what is not synced, and how a loss of power undoes it
+* `rot`        flips bits in the files of a store
+* `network`    the interface of networks: `namespaces` for root, `proxy` (with `links`) otherwise
 * `conductor`  runs a trial: clients, faults, the end phase
 * `evidence`   what a trial leaves: the history of its clients, and the log of each node
 * `checkers`   the verdicts

@@ -7,18 +7,24 @@ often the leader changed. The exact times of elections are in the logs of the no
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
 from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
+from dledger.chaos.trials.namespaces import NamespaceNetwork, can_make_namespaces
+from dledger.chaos.trials.nemeses import FILES, NETWORK, PROXY, needs_of
+from dledger.chaos.trials.network import Network, ProxiedNetwork
+from dledger.chaos.trials.proxy import ProxyNetwork
 from dledger.chaos.trials.scenario import Scenario
+from dledger.chaos.trials.surroundings import Surroundings
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from dledger.local.ports import HOST
+from dledger.local.placement import LOOPBACK, NAMESRV, Placement
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 
@@ -60,8 +66,27 @@ class Arena:
             flush=scenario.flush,
             broker={**SETTINGS, **scenario.settings},
         )
-        self.cluster: LocalCluster = LocalCluster.create(directory, spec)
         self.nodes: tuple[str, ...] = spec.node_ids
+        self.notes: list[str] = []
+        """What faults report about themselves."""
+        self.starting: threading.RLock = threading.RLock()
+        """Held while a broker is started. A loss of power holds it, so that nothing starts meanwhile."""
+        self._flips = 0
+        kinds = [fault.kind for fault in scenario.faults]
+        places = {node: directory / "surroundings" / node for node in self.nodes}
+        faulty = places if FILES in needs_of(kinds) else {}
+        self.network: Network | None = None
+        """How the links between the processes can be broken; None if no fault of the scenario needs it."""
+        self.proxy: ProxiedNetwork | None = None
+        """The network, if it is the proxy."""
+        self._make_network(spec, needs_of(kinds))
+        if self.network is not None:
+            spec = replace(spec, broker={**spec.broker, **self.network.broker_settings})
+        self.cluster: LocalCluster = LocalCluster.create(directory, spec, self._placement(faulty))
+        self.surroundings: dict[str, Surroundings] = {
+            node: Surroundings.create(place, "power-loss" in kinds) for node, place in faulty.items()
+        }
+        """What can be broken around each node; empty if no fault of the scenario needs it."""
         self.seen: list[Seen] = []
         self.elections: int = 0
         """How many leaders were seen to serve."""
@@ -72,6 +97,29 @@ class Arena:
         """Wall time of the beginning of the trial, in seconds since the epoch."""
         self._now: dict[str, Seen] = {}
         self._last_term = -1
+
+    def _make_network(self, spec: ClusterSpec, needs: Collection[str]) -> None:
+        if PROXY in needs or (NETWORK in needs and not can_make_namespaces()):
+            ports = {NAMESRV: [spec.namesrv_port]}
+            ports |= {node: [spec.port(node), spec.raft_port(node)] for node in self.nodes}
+            self.network = self.proxy = ProxyNetwork(ports, self._pid)
+        elif NETWORK in needs:
+            self.network = NamespaceNetwork(self.nodes)
+
+    def _pid(self, host: str) -> int | None:
+        return self.cluster.namesrv_pid() if host == NAMESRV else self.cluster.pid(host)
+
+    def _placement(self, faulty: Mapping[str, Path]) -> Placement:
+        """How the processes are started. `faulty` maps nodes to the directories of their surroundings."""
+        program = ("-m", "dledger.chaos.trials.faulty_broker")
+        placement = LOOPBACK if self.network is None else self.network.place()
+        return replace(placement, programs={node: (*program, str(place)) for node, place in faulty.items()})
+
+    def close(self) -> None:
+        """Remove the network. The group was stopped before. To be called in the thread that made the
+        arena."""
+        if self.network is not None:
+            self.network.close()
 
     # What happens
 
@@ -114,12 +162,28 @@ class Arena:
 
     # What faults do
 
+    def start_missing(self, nodes: Sequence[str]) -> None:
+        """Start those of these brokers that do not run."""
+        for node in nodes:
+            with self.starting:
+                if self.cluster.pid(node) is None:
+                    self.cluster.start_node(node)
+
+    def note(self, text: str) -> None:
+        """Keep what a fault reports about itself."""
+        self.notes.append(f"{self.elapsed_s():.1f} s  {text}")
+
+    def next_flip(self) -> int:
+        """Number of the next bit that is flipped, from 0 on. It chooses the kind of file."""
+        self._flips += 1
+        return self._flips - 1
+
     def transfer(self, target: str, timeout_s: float) -> None:
         """Ask the group to hand leadership to this node. Raises RequestFailed if it does not."""
         env = production_env("trial")
 
         async def ask() -> None:
-            peers = {node: f"{HOST}:{self.cluster.spec.raft_port(node)}" for node in self.nodes}
+            peers = {node: self.cluster.raft_addr(node) for node in self.nodes}
             async with DLedgerClient(env, peers, timeout_s) as client:
                 await client.transfer(target)
 
@@ -138,7 +202,8 @@ class Arena:
             self.cluster.start_namesrv()
 
     def heal(self) -> None:
-        """Start every process that does not run."""
+        """Join all links, and start every process that does not run."""
+        if self.network is not None:
+            self.network.heal()
         self.start_namesrv()
-        for node in self.cluster.down():
-            self.cluster.start_node(node)
+        self.start_missing(self.nodes)

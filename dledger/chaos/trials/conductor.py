@@ -75,7 +75,12 @@ class Trial:
         self._faults = draw_faults(scenario, seed)
         self._injected: list[Injected] = []
         stop_ns = max((one.lasting_ms for one in self._faults if one.kind == "stop"), default=0) * 1_000_000
-        self._evidence = Evidence(self._history, clients=scenario.clients, stale_ns=STALE_NS + stop_ns)
+        self._evidence = Evidence(
+            self._history,
+            clients=scenario.clients,
+            stale_ns=STALE_NS + stop_ns,
+            clocks_are_right=not any(one.kind == "clock-jump" for one in self._faults),
+        )
 
     async def run(self) -> Result:
         """Run the trial. Raises ClusterError if the group does not start. Whatever goes wrong later is in the
@@ -87,7 +92,10 @@ class Trial:
             async with self._load() as load:
                 await self._play(load)
         finally:
-            await asyncio.to_thread(arena.cluster.stop)
+            try:
+                await asyncio.to_thread(arena.cluster.stop)
+            finally:
+                arena.close()
         self._tell("reading the log and comparing the stores")
         await asyncio.to_thread(self._collect)
         return await asyncio.to_thread(self._result)
@@ -294,6 +302,8 @@ class Trial:
             nodes=self._arena.nodes,
             flush=scenario.flush,
             clients=scenario.clients,
+            network="" if self._arena.network is None else self._arena.network.kind,
+            notes=self._arena.notes,
             faults=self._injected,
             roles=self._arena.seen,
             failovers=failovers_of(self._injected, sends, self._lines()),

@@ -74,6 +74,11 @@ class Result:
     version: int = VERSION
     flush: str = "SYNC_FLUSH"
     clients: tuple[str, ...] = ()
+    network: str = ""
+    """How the processes were connected: `namespaces` or `proxy`; empty if the scenario breaks no links, and
+    they were connected directly."""
+    notes: list[str] = field(default_factory=list)
+    """What faults reported about themselves."""
     faults: list[Injected] = field(default_factory=list)
     roles: list[Seen] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
