@@ -225,6 +225,11 @@ class LocalCluster:
         """Pid of a broker; None if it is not running."""
         return self._broker(node).pid
 
+    def exit_code(self, node: str) -> int | None:
+        """Exit code of a broker's process if this object started it and it has ended; otherwise None. A
+        signal that ended it is a negative number."""
+        return self._broker(node).exit_code()
+
     def namesrv_pid(self) -> int | None:
         """Pid of the group's own NameServer; None if it is not running, or if the group uses other
         NameServers."""

@@ -20,8 +20,11 @@ from dledger.chaos.scenarios.broker_history import (
 from dledger.chaos.scenarios.broker_replay import Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.oracle import Offsets
+from dledger.chaos.scenarios.transaction_history import End
+from dledger.chaos.scenarios.user_history import KnownUser
 from dledger.chaos.trials.checkers import CHECKERS, Verdict, judge
 from dledger.chaos.trials.evidence import Evidence
+from dledger.chaos.trials.injected import Injected
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host
 
 QUEUE = ("auto", 0)
@@ -63,7 +66,9 @@ def evidence() -> Evidence:
     found = Evidence(history, clients=("producers", "pull"))
     found.replay.messages[QUEUE] = [stored(number) for number in range(3)]
     found.replay.table(Offsets).rows.setdefault(PULL_GROUP, {})[QUEUE] = 3
-    found.replay.index, found.load = 2, (5, 0, 0)
+    found.replay.index, found.first_index, found.load = 2, 0, (5, 0)
+    found.replicas, found.planned = (0, ""), ("kill",)
+    found.injected = [Injected("kill", "leader", ("n0",), 1.0, 2.0)]
     return found
 
 
@@ -82,7 +87,23 @@ def test_an_honest_history_keeps_all_rules() -> None:
 
 def test_a_rule_that_nobody_could_break_gives_no_verdict() -> None:
     names = {verdict.name for verdict in judge(Evidence(BrokerHistory()))}
-    assert names == {"progress"}
+    assert names == {"replicas", "processes", "faults", "progress"}
+
+
+def test_a_rule_whose_clients_took_part_and_that_has_nothing_to_check_is_broken() -> None:
+    found = Evidence(BrokerHistory(), clients=("producers", "pull", "pop", "users"))
+    found.replicas = (0, "")
+    wrong = broken(found)
+    assert {"log", "sends", "receipts", "handed", "offsets", "pops", "deletions", "replicas"} <= set(wrong)
+    assert wrong["sends"].text.startswith("nothing was checked") and wrong["sends"].checked == 0
+
+
+def test_users_whose_last_change_is_unknown_are_no_facts() -> None:
+    found = evidence()
+    found.clients = ("users",)
+    found.history.users.users["user1-0"] = KnownUser()
+    found.history.users.unsure["user1-0"] = None
+    assert "nothing was checked" in broken(found)["deletions"].text
 
 
 def _lost(found: Evidence) -> None:
@@ -162,7 +183,43 @@ def _delays() -> type:
 
 
 def _load_lost(found: Evidence) -> None:
-    found.load = (5, 1, 0)
+    found.load = (5, 1)
+
+
+def _load_twice(found: Evidence) -> None:
+    found.replay.messages["Load", 0] = [stored(8, key="k1"), stored(9, key="k1")]
+
+
+def _ended_by_itself(found: Evidence) -> None:
+    found.ends = ["n1 ended with exit code 70 before 3.0 s"]
+
+
+def _not_injected(found: Evidence) -> None:
+    found.planned = ("kill", "wipe")
+
+
+def _fault_failed(found: Evidence) -> None:
+    found.injected = [Injected("kill", "leader", ("n0",), 1.0, error="n0 did not run")]
+
+
+def _begins_late(found: Evidence) -> None:
+    found.first_index = 7
+
+
+def _judge_cannot_follow(found: Evidence) -> None:
+    found.history.transactions.ends.append(End(b"t|", 3, commit=True, outcome=ACKNOWLEDGED))
+
+
+def _waits_for_ever(found: Evidence) -> None:
+    found.replay.ends["SCHEDULE_TOPIC_XXXX", 1] = 4
+
+
+def test_what_needs_the_log_is_not_judged_if_the_log_is_broken() -> None:
+    found = evidence()
+    _log_broken(found)
+    wrong = broken(found)
+    assert "not judged" in wrong["sends"].text and "not judged" in wrong["handed"].text
+    assert "processes" not in wrong and "progress" not in wrong
 
 
 def _log_broken(found: Evidence) -> None:
@@ -197,6 +254,13 @@ def _stuck(found: Evidence) -> None:
         (_time_back, "log", "store time goes back"),
         (_early_delay, "delays", "d came 1 ms early"),
         (_load_lost, "load", "of 5 messages of the load, 1 are lost"),
+        (_load_twice, "load", "0 are lost and 1 twice"),
+        (_ended_by_itself, "processes", "exit code 70"),
+        (_not_injected, "faults", "no wipe was injected: let the trial last longer"),
+        (_fault_failed, "faults", "no kill was injected: n0 did not run"),
+        (_begins_late, "log", "the log begins with entry 7"),
+        (_judge_cannot_follow, "transactions", "the judge cannot follow the log: KeyError(3)"),
+        (_waits_for_ever, "progress", "4 delayed messages of level 2 wait for ever"),
         (_log_broken, "log", "the next one is 2"),
         (_replicas_differ, "replicas", "DIVERGENT_COMMITTED"),
         (_stuck, "progress", "no node leads"),

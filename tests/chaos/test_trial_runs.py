@@ -68,7 +68,7 @@ def test_leaders_are_killed_and_every_rule_holds(tmp_path: Path) -> None:
     assert {"sends", "receipts", "handed", "offsets", "transactions", "timers", "replicas", "progress"} <= {
         verdict["name"] for verdict in result["verdicts"]
     }
-    assert "Nothing was lost" in (tmp_path / "report" / "report.html").read_text()
+    assert "Every rule holds" in (tmp_path / "report" / "report.html").read_text()
     assert not processes_in(directory)
 
 
@@ -82,22 +82,37 @@ def test_a_scenario_of_a_user_is_a_file(tmp_path: Path) -> None:
     assert "kill of n" in done.stderr and "kill-namesrv of namesrv" in done.stderr
 
 
-def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "number", "code"),
+    [
+        ("kill-leader", signal.SIGINT, 130),
+        ("rolling-restart", signal.SIGINT, 130),
+        ("pause-leader", signal.SIGTERM, 143),
+    ],
+)
+def test_an_interrupted_trial_leaves_no_process(
+    tmp_path: Path, scenario: str, number: signal.Signals, code: int
+) -> None:
     directory = tmp_path / "trial"
-    with subprocess.Popen(
-        command("kill-leader", "--dir", str(directory)),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as trial:
+    running = command(scenario, "--dir", str(directory))
+    with subprocess.Popen(running, stderr=subprocess.PIPE, text=True, start_new_session=True) as trial:
         assert trial.stderr is not None
         for line in trial.stderr:
-            if "kill of n" in line:
+            if " s  " in line and " of n" in line:
                 break
         assert len(processes_in(directory)) >= 3
-        os.killpg(trial.pid, signal.SIGINT)
-        assert trial.wait(60) == 130
+        os.killpg(trial.pid, number)
+        assert trial.wait(60) == code
     deadline = time.monotonic() + 20
     while (left := processes_in(directory)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
+
+
+def test_a_directory_of_an_earlier_trial_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    done = subprocess.run(
+        command("kill-leader", "--dir", str(tmp_path)),
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "has a group of an earlier trial" in done.stderr

@@ -34,13 +34,16 @@ class BriefTopics(Program):
     """Makes topics, uses them, deletes them, and makes them again. It also changes users and their
     policies."""
 
+    cycles = BRIEF_CYCLES
+    """How many topics are made in one life of the program."""
+
     async def main(self, env: Env) -> None:
         self.lives += 1
         client = self.options()
         async with AsyncProducer(
             "brief-producers", self._stage.namesrv_addr, client=client, env=env
         ) as producer:
-            for _ in range(BRIEF_CYCLES):
+            for _ in range(self.cycles):
                 if self._stage.measured:
                     return
                 await self._cycle(producer, f"{BRIEF}{self.lives}-{env.random.randrange(BRIEF_NAMES)}", env)

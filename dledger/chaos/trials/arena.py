@@ -7,6 +7,7 @@ often the leader changed. The exact times of elections are in the logs of the no
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ from dledger.chaos.trials.network import Network, ProxiedNetwork
 from dledger.chaos.trials.proxy import ProxyNetwork
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.surroundings import Surroundings
-from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
 from dledger.local.placement import LOOPBACK, NAMESRV, Placement
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
@@ -38,6 +39,7 @@ SETTINGS: Mapping[str, str] = {
     "timerPrecisionMs": str(PRECISION_MS),
     "timerRollWindowSlot": str(ROLL_WINDOW_SLOTS),
     "rebalanceLockMaxLiveTime": "35000",
+    "cleanFileForciblyEnable": "false",
 }
 """Properties of the brokers of every trial. The client programs and the judges rely on these times."""
 
@@ -52,6 +54,17 @@ class Seen:
     role: str
     term: int
     serving: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of a broker that ended."""
+
+    node: str
+    code: int
+    """Its exit code; a signal that ended it as a negative number."""
+    at_s: float
+    """When this was noticed, in seconds since the beginning of the trial."""
 
 
 class Arena:
@@ -90,8 +103,11 @@ class Arena:
         self.seen: list[Seen] = []
         self.elections: int = 0
         """How many leaders were seen to serve."""
-        self.struck_s: float = 0.0
-        """When the last signal was sent to a node, in seconds since the beginning of the trial."""
+        self.ends: list[Ended] = []
+        """The processes of brokers that ended, except those that run until the end."""
+        self.closing: bool = False
+        """Whether the trial ends, so that no process may be started any more."""
+        self._struck: dict[int, float] = {}
         self._began = time.monotonic()
         self.began_wall: float = time.time()
         """Wall time of the beginning of the trial, in seconds since the epoch."""
@@ -166,8 +182,48 @@ class Arena:
         """Start those of these brokers that do not run."""
         for node in nodes:
             with self.starting:
-                if self.cluster.pid(node) is None:
+                if self.cluster.pid(node) is None and not self.closing:
+                    self._note_end(node)
                     self.cluster.start_node(node)
+
+    def _note_end(self, node: str) -> None:
+        code = self.cluster.exit_code(node)
+        if code is not None:
+            self.ends.append(Ended(node, code, round(self.elapsed_s(), 3)))
+
+    def stop(self) -> None:
+        """Stop all processes with SIGTERM, and note how they ended."""
+        with self.starting:
+            self.closing = True
+        for node in self.nodes:
+            if self.cluster.pid(node) is None:
+                self._note_end(node)
+        outcome = self.cluster.stop()
+        for node in self.nodes:
+            if outcome[f"broker-{node}"] != "not running":
+                self._note_end(node)
+
+    def kill(self) -> None:
+        """End all processes at once, because the trial was interrupted. No process is started after this."""
+        with self.starting:
+            self.closing = True
+        for node in self.nodes:
+            if self.cluster.pid(node) is not None:
+                self.cluster.kill(node)
+        self.cluster.stop()
+
+    def strikes(self) -> None:
+        """Note that this thread is about to send its first signal."""
+        self._struck.pop(threading.get_ident(), None)
+
+    def has_struck(self) -> None:
+        """Note that this thread has sent a signal. Only the first one since `strikes` counts."""
+        self._struck.setdefault(threading.get_ident(), self.elapsed_s())
+
+    def struck_s(self) -> float | None:
+        """When this thread sent its first signal since `strikes`, in seconds since the beginning of the
+        trial; None if it sent none."""
+        return self._struck.get(threading.get_ident())
 
     def note(self, text: str) -> None:
         """Keep what a fault reports about itself."""
@@ -179,18 +235,21 @@ class Arena:
         return self._flips - 1
 
     def transfer(self, target: str, timeout_s: float) -> None:
-        """Ask the group to hand leadership to this node. Raises RequestFailed if it does not."""
+        """Ask the group to hand leadership to this node. Raises RequestFailed if it refuses, and ClusterError
+        if another node leads afterwards."""
         env = production_env("trial")
 
-        async def ask() -> None:
+        async def ask() -> str:
             peers = {node: self.cluster.raft_addr(node) for node in self.nodes}
             async with DLedgerClient(env, peers, timeout_s) as client:
-                await client.transfer(target)
+                return await client.transfer(target)
 
         try:
-            asyncio.run(ask())
+            leader = asyncio.run(ask())
         finally:
             env.workers.close()
+        if leader != target:
+            raise ClusterError(f"leadership was to go to {target}, and {leader} leads")
 
     def kill_namesrv(self) -> None:
         """Kill the NameServer with SIGKILL."""
@@ -198,12 +257,16 @@ class Arena:
 
     def start_namesrv(self) -> None:
         """Start the NameServer again, if it does not run."""
-        if self.cluster.namesrv_pid() is None:
-            self.cluster.start_namesrv()
+        with self.starting:
+            if self.cluster.namesrv_pid() is None and not self.closing:
+                self.cluster.start_namesrv()
 
     def heal(self) -> None:
         """Join all links, and start every process that does not run."""
         if self.network is not None:
             self.network.heal()
+        for node in self.nodes:
+            if self.cluster.pid(node) is not None:  # a fault that could not be undone may have stopped it
+                self.cluster.signal(node, signal.SIGCONT)
         self.start_namesrv()
         self.start_missing(self.nodes)

@@ -1,14 +1,14 @@
 """The verdicts of a trial. Each checker states one rule, and says whether the evidence keeps it.
 
-The rules are those of the simulator's judges. A checker whose clients did not take part gives no verdict:
-nothing is called proven that was not tried.
+The rules are those of the simulator's judges. A checker whose clients did not take part gives no verdict. If
+its clients took part and there is nothing to check, the rule counts as broken: nothing is called proven that
+was not tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
@@ -34,7 +34,7 @@ from dledger.chaos.scenarios.pop_judge import copies_of, judge_popped
 from dledger.chaos.scenarios.timer_judge import judge_timers
 from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP
 from dledger.chaos.scenarios.user_history import judge_users
-from dledger.chaos.trials.evidence import Evidence
+from dledger.chaos.trials.evidence import UNREADABLE, Evidence, what_waits
 
 GROUPS: Mapping[str, str] = {
     "pull": PULL_GROUP,
@@ -68,19 +68,32 @@ class Checker:
     name: str
     rule: str
     check: Callable[[Evidence], int]
+    clients: tuple[str, ...] = ()
+    """Kinds of clients of which one has to take part, so that this rule must have facts to check. If empty,
+    a rule without facts gives no verdict."""
+    reads_log: bool = True
+    """Whether nothing can be said if the log cannot be read to its end."""
 
 
 def judge(evidence: Evidence) -> list[Verdict]:
     """Apply every checker."""
-    found = []
-    for checker in CHECKERS:
-        try:
-            checked, text = checker.check(evidence), ""
-        except InvariantViolated as error:
-            checked, text = 1, str(error)
-        if checked:
-            found.append(Verdict(checker.name, checker.rule, not text, checked, text))
-    return found
+    return [verdict for checker in CHECKERS if (verdict := _verdict(checker, evidence)) is not None]
+
+
+def _verdict(checker: Checker, evidence: Evidence) -> Verdict | None:
+    tried = any(kind in evidence.clients for kind in checker.clients)
+    if checker.name != "log" and checker.reads_log and "log" in evidence.broken:
+        text = "not judged, because the log breaks the rule `log`" if tried else ""
+        return Verdict(checker.name, checker.rule, False, 0, text) if text else None
+    try:
+        checked, text = checker.check(evidence), ""
+    except InvariantViolated as error:
+        checked, text = 0, str(error)
+    except UNREADABLE as error:
+        checked, text = 0, f"the judge cannot follow the log: {error!r}"
+    if not checked and not text and tried:
+        text = "nothing was checked, though clients took part that this rule is about"
+    return Verdict(checker.name, checker.rule, not text, checked, text) if checked or text else None
 
 
 def lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]:
@@ -107,6 +120,8 @@ def judge_handed(evidence: Evidence) -> None:
 
 def _log(evidence: Evidence) -> int:
     _broken(evidence, "log")
+    if evidence.first_index > 0:
+        raise InvariantViolated(f"the log begins with entry {evidence.first_index}: earlier ones are gone")
     judge_times(evidence.replay.messages)
     return evidence.replay.index + 1
 
@@ -187,7 +202,8 @@ def _topics(evidence: Evidence) -> int:
 def _deletions(evidence: Evidence) -> int:
     again, _ = judge_deletions(evidence.history.deletions, evidence.replay)
     judge_users(evidence.history.users, evidence.replay)
-    return again + len(evidence.history.users.users)
+    users = evidence.history.users
+    return again + sum(name not in users.unsure for name in users.users)
 
 
 def _replicas(evidence: Evidence) -> int:
@@ -198,25 +214,52 @@ def _replicas(evidence: Evidence) -> int:
 
 
 def _load(evidence: Evidence) -> int:
-    acknowledged, lost, twice = evidence.load
+    acknowledged, lost = evidence.load
+    seen: dict[str, None] = {}
+    twice = 0
+    for queue, stored in evidence.replay.messages.items():
+        for message in stored if queue[0] == LOAD_TOPIC else ():
+            twice += message.key in seen
+            seen[message.key] = None
     if lost or twice:
         raise InvariantViolated(f"of {acknowledged} messages of the load, {lost} are lost and {twice} twice")
     return acknowledged
 
 
-def _progress(evidence: Evidence) -> int:
-    if evidence.delay:
-        raise InvariantViolated(evidence.delay)
+def _processes(evidence: Evidence) -> int:
+    if evidence.ends:
+        raise InvariantViolated("; ".join(evidence.ends))
     return 1
 
 
+def _faults(evidence: Evidence) -> int:
+    done = {one.kind for one in evidence.injected if not one.error}
+    if missing := [kind for kind in evidence.planned if kind not in done]:
+        why = "; ".join(one.error for one in evidence.injected if one.kind in missing)
+        names = " and no ".join(missing)
+        raise InvariantViolated(f"no {names} was injected: {why or 'let the trial last longer'}")
+    if not done:
+        raise InvariantViolated("the plan has no fault: let the trial last longer")
+    return len([one for one in evidence.injected if not one.error])
+
+
+def _progress(evidence: Evidence) -> int:
+    if evidence.delay:
+        raise InvariantViolated(evidence.delay)
+    if "log" not in evidence.broken and (waits := what_waits(evidence.replay)):
+        raise InvariantViolated(f"{waits} wait for ever")
+    return 1
+
+
+_SENDERS = ("producers", "probe")
 CHECKERS: Sequence[Checker] = (
-    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log),
+    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log, _SENDERS),
     Checker(
         "sends",
         "Every acknowledged message is where its acknowledgement said, exactly once, and in order. What was "
         "refused is nowhere.",
         _sends,
+        _SENDERS,
     ),
     Checker("load", "No message of the load is lost, and none is stored twice.", _load),
     Checker(
@@ -224,28 +267,46 @@ CHECKERS: Sequence[Checker] = (
         "Consumers received only messages that are in the log in the end, each queue in order, and without "
         "a gap.",
         _receipts,
+        tuple(GROUPS),
     ),
-    Checker("handed", "In the end every consumer group has received every message.", _handed),
-    Checker("offsets", "No acknowledged consumer offset went back.", _offsets),
+    Checker(
+        "handed", "In the end every consumer group has received every message.", _handed, (*GROUPS, "pop")
+    ),
+    Checker("offsets", "No acknowledged consumer offset went back.", _offsets, ("pull",)),
     Checker("resets", "Every acknowledged reset of consumer offsets is in the log.", _resets),
-    Checker("owners", "A queue that is consumed in order had one consumer at a time.", _turns),
+    Checker("owners", "A queue that is consumed in order had one consumer at a time.", _turns, ("orderly",)),
     Checker("delays", "Every delayed message came once, and not early.", _delays),
     Checker("timers", "Every timer message came once, and not early; none that was recalled came.", _timers),
     Checker("transactions", "Every transaction ended once, as its producer decided.", _transactions),
-    Checker("pops", "No popped message came again after its acknowledgement, and none early.", _pops),
-    Checker("pops-in-order", "A queue that is popped in order had one consumer at a time.", _pops_in_order),
+    Checker(
+        "pops", "No popped message came again after its acknowledgement, and none early.", _pops, ("pop",)
+    ),
+    Checker(
+        "pops-in-order",
+        "A queue that is popped in order had one consumer at a time.",
+        _pops_in_order,
+        ("pop-orderly",),
+    ),
     Checker("topics", "Every acknowledged change of a topic is there.", _topics),
     Checker(
         "deletions",
         "A topic or user that was made again has nothing of the one before.",
         _deletions,
+        ("topics", "users"),
     ),
-    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas),
-    Checker("progress", "After the last fault everything came to its end in time.", _progress),
+    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, _SENDERS),
+    Checker(
+        "processes",
+        "No broker ended by itself, and each ended after SIGTERM.",
+        _processes,
+        reads_log=False,
+    ),
+    Checker("faults", "Every kind of fault of the plan was injected.", _faults, reads_log=False),
+    Checker(
+        "progress",
+        "After the last fault everything came to its end in time.",
+        _progress,
+        reads_log=False,
+    ),
 )
 """All checkers, in the order of the report."""
-
-
-def names() -> list[str]:
-    """Names of all checkers."""
-    return list(chain(checker.name for checker in CHECKERS))

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from dledger.chaos.failover import percentile
 from dledger.chaos.trials.conductor import run_trial
 from dledger.chaos.trials.page import report
-from dledger.chaos.trials.result import Result
-from dledger.chaos.trials.scenario import Scenario, ScenarioError, library, parse_scenario
+from dledger.chaos.trials.result import Result, times_of
+from dledger.chaos.trials.scenario import MAX_SECONDS, Scenario, ScenarioError, library, parse_scenario
+from dledger.commands import exit_codes
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 
@@ -44,16 +45,24 @@ def show(args: Options) -> int:
 def run(args: Options) -> int:
     """Run `dledger chaos run`. Exit code 0: every rule holds. Exit code 1: a rule is broken, or the group did
     not start. Raises WrongUsage if there is no such scenario."""
-    scenario = find_scenario(args.scenario)
-    if args.seconds is not None:
-        scenario = replace(scenario, seconds=args.seconds)
-    with ExitStack() as stack:
-        directory = Path(args.dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="trial-")))
-        try:
-            result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell))
-        except ClusterError as error:
-            print(f"chaos run: {error}", file=sys.stderr)
-            return 1
+    scenario = lasting(find_scenario(args.scenario), args.seconds)
+    if args.dir and (Path(args.dir) / "group").exists():
+        raise WrongUsage(f"{args.dir} has a group of an earlier trial: choose another directory")
+    directory = Path(args.dir or tempfile.mkdtemp(prefix="trial-"))
+    keep = bool(args.dir)
+    try:
+        result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell, args.scenario))
+        if not result.holds and not keep:
+            keep = True
+            tell(f"stores and logs are kept in {directory}")
+    except ClusterError as error:
+        print(f"chaos run: {error}", file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        return exit_codes.TERMINATED
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
     if args.report:
         write_report(result, Path(args.report))
     for line in describe(result):
@@ -61,6 +70,15 @@ def run(args: Options) -> int:
     if args.json:
         print(json.dumps(result.encode()))
     return 0 if result.holds else 1
+
+
+def lasting(scenario: Scenario, seconds: float | None) -> Scenario:
+    """The scenario with another duration, if one is given. Raises WrongUsage if it is too long."""
+    if seconds is None:
+        return scenario
+    if seconds > MAX_SECONDS:
+        raise WrongUsage(f"--seconds {seconds:g}: give at most {MAX_SECONDS}")
+    return replace(scenario, seconds=seconds)
 
 
 def find_scenario(name: str) -> Scenario:
@@ -97,16 +115,18 @@ def describe(result: Result) -> Iterator[str]:
         f"{counts['acknowledged']:,} sends acknowledged, {counts['unknown']:,} with unknown outcome, "
         f"{counts['refused']:,} refused"
     )
-    if result.failovers:
-        times = sorted(one.ms for one in result.failovers)
+    if times := times_of(result.failovers):
+        open_ones = len(result.failovers) - len(times)
         yield (
             f"failover, as our client sees it: median {percentile(times, 0.5):.0f} ms, "
             f"p99 {percentile(times, 0.99):.0f} ms, longest {times[-1]:.0f} ms "
-            f"({len(times)} faults at a leader)"
+            f"({len(times)} faults at a leader"
+            + (f", and {open_ones} that were not over when the clients ended)" if open_ones else ")")
         )
     for fault in result.faults:
         if fault.error:
-            yield f"fault {fault.kind} of {', '.join(fault.nodes)} at {fault.begin_s:.1f} s: {fault.error}"
+            struck = ", ".join(fault.nodes) or fault.target
+            yield f"fault {fault.kind} of {struck} at {fault.begin_s:.1f} s: {fault.error}"
     width = max(len(verdict.name) for verdict in result.verdicts)
     for verdict in result.verdicts:
         word = "holds" if verdict.holds else "BROKEN"

@@ -1,20 +1,28 @@
 """Runs a trial: starts the group and the clients, injects the faults of the plan, waits until everything came
 to its end, stops the group, and lets the checkers judge.
 
-The time limits of the end phase are long. They say "never", not "too slow": how fast a failover was is
-measured, and judged nowhere.
+The time limits of the end phase are so long that only what never comes exceeds them. How fast a failover was
+is measured, and judged nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
+import os
+import platform
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from dledger.chaos.failover import LOAD_TOPIC, Helper
 from dledger.chaos.invariants import InvariantViolated
@@ -26,12 +34,15 @@ from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
 from dledger.chaos.trials.checkers import judge, judge_handed
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
-from dledger.chaos.trials.nemeses import NEMESES, choose
+from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
-from dledger.chaos.trials.result import Injected, Result, bins_of, failovers_of
+from dledger.chaos.trials.result import Result, bins_of, failovers_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
+from dledger.files.offline import InstallUnfinished, StoreUnreadable
+from dledger.formats.entry import EntryHeader
 from dledger.local.cluster import ClusterError
 from dledger.local.processes import ProcessError
 from dledger.peers.log_client import RequestFailed
@@ -46,6 +57,9 @@ LOOK_EVERY_S = 1.0
 POLL_S = 0.1
 AUDIT_LIMIT_S = 600.0
 LOAD_QUEUES = PROBE_QUEUES = 4
+FAULT_THREADS = 8
+"""Largest number of faults that are injected or undone at the same time."""
+T = TypeVar("T")
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
 
@@ -57,15 +71,21 @@ FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError
 """Errors with which injecting or undoing a fault may fail. They are noted in the result."""
 
 
+FAILOVER_KINDS = ("kill", "stop", "wipe", "power-loss")
+"""Kinds of faults that take the leader away without a warning, so that a failover follows."""
+
+
 class Stuck(Exception):
-    """Raised when something in the end phase did not come in time."""
+    """Raised when something did not come in time."""
 
 
 class Trial:
     """One trial. `run` may be called once."""
 
-    def __init__(self, scenario: Scenario, seed: int, directory: Path, tell: Tell) -> None:
+    def __init__(self, scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str) -> None:
+        """`named` is how the user named the scenario: its name or its file."""
         self._scenario = scenario
+        self._named = named
         self._seed = seed
         self._tell = tell
         self._arena = Arena(directory, scenario)
@@ -74,11 +94,12 @@ class Trial:
         self._programs = self._stage.programs(self._history, draw_operations(scenario, seed))
         self._faults = draw_faults(scenario, seed)
         self._injected: list[Injected] = []
-        stop_ns = max((one.lasting_ms for one in self._faults if one.kind == "stop"), default=0) * 1_000_000
+        self._ended_s = 0.0
+        self._threads = ThreadPoolExecutor(FAULT_THREADS, thread_name_prefix="fault")
         self._evidence = Evidence(
             self._history,
             clients=scenario.clients,
-            stale_ns=STALE_NS + stop_ns,
+            planned=tuple(dict.fromkeys(fault.kind for fault in self._faults)),
             clocks_are_right=not any(one.kind == "clock-jump" for one in self._faults),
         )
 
@@ -88,21 +109,36 @@ class Trial:
         scenario, arena = self._scenario, self._arena
         self._tell(f"starting {scenario.nodes} brokers in {arena.cluster.directory}")
         try:
-            await asyncio.to_thread(self._start)
-            async with self._load() as load:
-                await self._play(load)
-        finally:
             try:
-                await asyncio.to_thread(arena.cluster.stop)
-            finally:
-                arena.close()
+                await self._in_thread(self._start)
+                async with self._load() as load:
+                    await self._play(load)
+            except BaseException:  # also if the trial is interrupted: whatever happens, nothing stays behind
+                await asyncio.shield(asyncio.to_thread(self._end_now))
+                raise
+            await asyncio.to_thread(arena.stop)
+        finally:
+            arena.close()
         self._tell("reading the log and comparing the stores")
         await asyncio.to_thread(self._collect)
         return await asyncio.to_thread(self._result)
 
+    def _end_now(self) -> None:
+        """End all processes, and wait until no fault starts another one."""
+        self._arena.kill()
+        self._threads.shutdown()
+        self._arena.kill()
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        """Run a blocking call that may start processes, in a thread that `_end_now` waits for."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
     def _start(self) -> None:
         cluster = self._arena.cluster
-        cluster.start()
+        with self._arena.starting:
+            if self._arena.closing:
+                return
+            cluster.start()
         if "probe" in self._scenario.clients:
             cluster.create_topic(PROBE_TOPIC, PROBE_QUEUES)
 
@@ -130,15 +166,16 @@ class Trial:
             background += clients.values()
             if load is not None:
                 await asyncio.to_thread(load.ask, "on")
-            await self._inject()
-            await self._until(self._scenario.seconds)
-            for name, client in clients.items():
-                if name.rpartition("-")[0] in ENDLESS:
-                    client.cancel()
             try:
+                await self._inject()
+                await self._until(self._scenario.seconds)
+                for name, client in clients.items():
+                    if name.rpartition("-")[0] in ENDLESS:
+                        client.cancel()
                 await self._end(load)
-            except Stuck as stuck:
-                self._evidence.delay = str(stuck)
+            except (Stuck, *FAULT_ERRORS) as problem:
+                self._evidence.delay = str(problem) or repr(problem)
+            self._ended_s = self._arena.elapsed_s()
             for task in background:
                 task.cancel()
 
@@ -148,53 +185,68 @@ class Trial:
     # Faults
 
     async def _inject(self) -> None:
-        """Inject all faults, each at its time or when the fault before it is over."""
+        """Inject all faults, each at its time or when the fault before it is over. Raises Stuck if the nodes
+        do not catch up after a fault."""
+        strikes: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as tasks:
-            last: asyncio.Task[None] | None = None
             for fault in self._faults:
                 await self._until(fault.at_ms / 1000)
-                if self._scenario.whole and last is not None:
-                    await last
-                    await self._whole()
+                if self._scenario.whole and strikes:
+                    await strikes[-1]
+                    if delay := await self._not_whole():
+                        break
                 if self._arena.elapsed_s() >= self._scenario.seconds:
+                    delay = ""
                     break
-                last = tasks.create_task(self._strike(fault), name=f"fault-{fault.at_ms}")
+                strikes.append(tasks.create_task(self._strike(fault), name=f"fault-{fault.at_ms}"))
+            else:
+                delay = ""
+        if delay:
+            raise Stuck(f"after a fault: {delay}")
 
     async def _strike(self, fault: Fault) -> None:
-        nodes = choose(self._arena, fault)
+        arena = self._arena
+        nodes = choose(arena, fault)
         if not nodes and fault.target != "namesrv":
             return  # there is no leader at this moment
-        begin = self._arena.elapsed_s()
         place = len(self._injected)
-        injected = Injected(fault.kind, fault.target, tuple(nodes), round(begin, 3))
+        injected = Injected(fault.kind, fault.target, tuple(nodes), round(arena.elapsed_s(), 3))
         self._injected.append(injected)
-        self._tell(f"{begin:6.1f} s  {fault.kind} of {', '.join(nodes) or fault.target}")
+        self._tell(f"{injected.begin_s:6.1f} s  {fault.kind} of {', '.join(nodes) or fault.target}")
+
+        def strike() -> tuple[Undo | None, float | None]:
+            arena.strikes()
+            return NEMESES[fault.kind].strike(arena, nodes, fault), arena.struck_s()
+
         try:
-            undo = await asyncio.to_thread(NEMESES[fault.kind].strike, self._arena, nodes, fault)
-            if self._arena.struck_s > begin:  # a message that was sent in between is no failover
-                injected = replace(injected, begin_s=round(self._arena.struck_s, 4))
+            undo, struck_s = await self._in_thread(strike)
+            if struck_s is not None:  # a message that was sent before the signal is no failover
+                injected = replace(injected, begin_s=round(struck_s, 4))
             if undo is not None:
                 await asyncio.sleep(fault.lasting_ms / 1000)
-                await asyncio.to_thread(undo)
-                injected = replace(injected, end_s=round(self._arena.elapsed_s(), 3))
+                await self._in_thread(undo)
+                injected = replace(injected, end_s=round(arena.elapsed_s(), 3))
         except FAULT_ERRORS as problem:
             injected = replace(injected, error=str(problem) or repr(problem))
         self._injected[place] = injected
 
-    async def _whole(self) -> None:
-        """Wait until all nodes have caught up."""
+    async def _not_whole(self) -> str:
+        """Wait until all nodes have caught up. Returns what is wrong if they do not; otherwise an empty
+        text."""
         try:
-            await asyncio.to_thread(self._arena.cluster.wait_caught_up, WHOLE_LIMIT_S)
+            await self._in_thread(partial(self._arena.cluster.wait_caught_up, WHOLE_LIMIT_S))
         except ClusterError as error:
-            raise Stuck(str(error)) from error
+            return str(error)
+        return ""
 
     # The end
 
     async def _end(self, load: Helper | None) -> None:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
-        await asyncio.to_thread(self._arena.heal)
-        await self._whole()
+        await self._in_thread(self._arena.heal)
+        if delay := await self._not_whole():
+            raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
         await self._within(
             CLIENTS_LIMIT_S, "the producers do not end", lambda: all(one.done for one in planned)
@@ -205,8 +257,7 @@ class Trial:
         if load is not None:
             await asyncio.to_thread(load.ask, "off")
             found = await asyncio.to_thread(load.ask, "check")
-            twice = max(0, found["stored"] - found["acked"] - found["failed"])
-            self._evidence.load = (found["acked"], found["lost"], twice)
+            self._evidence.load = (found["acked"], found["lost"])
         await self._quiet()
 
     async def _send_last(self, producer: Producer) -> None:
@@ -234,10 +285,12 @@ class Trial:
         leader = self._arena.leader()
         if leader is None:
             return "no node leads"
-        state = self._arena.cluster.state(leader)
+        committed = self._arena.cluster.committed_index(leader)
+        if committed < 0:
+            return f"{leader} leads, and does not answer"
         look = Evidence(self._history, clients=self._scenario.clients)
         store = str(self._arena.cluster.store(leader))
-        read_entries(store, SEGMENT_SIZE, int(state.get("committed_index", -1)), look.replay.apply)
+        read_entries(store, SEGMENT_SIZE, committed, look.replay.apply)
         if waits := what_waits(look.replay):
             return f"{waits} wait"
         try:
@@ -258,16 +311,39 @@ class Trial:
     def _collect(self) -> None:
         """Read the log of the node whose log reaches furthest, and audit all stores."""
         cluster, evidence = self._arena.cluster, self._evidence
-        ends = {
-            node: read_entries(str(cluster.store(node)), SEGMENT_SIZE, None, lambda header, record: None)
-            for node in self._arena.nodes
-        }
-        longest = max(ends, key=lambda node: ends[node])
-        read_entries(str(cluster.store(longest)), SEGMENT_SIZE, None, evidence.apply)
         stores = [str(cluster.store(node)) for node in self._arena.nodes]
+        try:
+            ends = {store: read_entries(store, SEGMENT_SIZE, None, _ignore) for store in stores}
+            longest = max(stores, key=lambda store: ends[store])
+            read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
+        except (StoreUnreadable, InstallUnfinished, OSError) as error:
+            evidence.broken["log"] = f"the log cannot be read: {error}"
         command = [sys.executable, "-m", "dledger", "audit", "compare", *stores, "--same-time"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
-        evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
+            evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
+        except subprocess.TimeoutExpired:
+            evidence.replicas = (-1, f"the audit did not end within {AUDIT_LIMIT_S:g} s")
+        stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
+        evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
+        evidence.injected = self._injected
+        evidence.ends = self._unexpected_ends()
+
+    def _unexpected_ends(self) -> list[str]:
+        """The processes that ended by themselves, or not in time, as texts.
+
+        SIGKILL comes from a fault, and exit code 0 from SIGTERM. A broker whose disk was disturbed may end
+        itself.
+        """
+        excused = {node for one in self._injected if NEMESES[one.kind].needs == FILES for node in one.nodes}
+        found = []
+        for end in self._arena.ends:
+            stopped_late = end.code == -signal.SIGKILL and end.at_s >= self._ended_s
+            if end.code not in (0, -signal.SIGKILL) and end.node not in excused:
+                found.append(f"{end.node} ended with exit code {end.code} before {end.at_s:.1f} s")
+            elif stopped_late:
+                found.append(f"{end.node} did not end after SIGTERM, and was killed")
+        return found
 
     def _lines(self) -> list[Line]:
         arena = self._arena
@@ -289,7 +365,8 @@ class Trial:
             "received": len(history.receipts),
             "entries": self._evidence.replay.index + 1,
             "elections": self._arena.elections,
-            "faults": len(self._injected),
+            "faults": sum(not one.error for one in self._injected),
+            "failed_faults": sum(bool(one.error) for one in self._injected),
             "load": self._evidence.load[0],
         }
         return Result(
@@ -298,7 +375,10 @@ class Trial:
             must_hold=scenario.must_hold,
             seed=self._seed,
             seconds=scenario.seconds,
-            command=f"dledger chaos run {scenario.name} --seconds {scenario.seconds:g} --seed {self._seed}",
+            command=f"dledger chaos run {self._named} --seconds {scenario.seconds:g} --seed {self._seed}",
+            began=datetime.fromtimestamp(self._arena.began_wall, UTC).isoformat(timespec="seconds"),
+            ended_s=round(self._ended_s, 1),
+            program=f"dledger {_version()}, Python {platform.python_version()}, {os.cpu_count()} cores",
             nodes=self._arena.nodes,
             flush=scenario.flush,
             clients=scenario.clients,
@@ -306,13 +386,31 @@ class Trial:
             notes=self._arena.notes,
             faults=self._injected,
             roles=self._arena.seen,
-            failovers=failovers_of(self._injected, sends, self._lines()),
-            bins=bins_of(sends, self._arena.elapsed_s()),
+            failovers=failovers_of(
+                [one for one in self._injected if one.kind in FAILOVER_KINDS], sends, self._lines()
+            ),
+            bins=bins_of(sends, self._ended_s),
             counts=counts,
             verdicts=judge(self._evidence),
         )
 
 
-async def run_trial(scenario: Scenario, seed: int, directory: Path, tell: Tell) -> Result:
-    """Run one trial in this directory, which must be empty or new."""
-    return await Trial(scenario, seed, directory, tell).run()
+def _version() -> str:
+    try:
+        return importlib.metadata.version("dledger")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _ignore(header: EntryHeader, record: bytes) -> None:
+    """Do nothing with an entry."""
+
+
+async def run_trial(scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str = "") -> Result:
+    """Run one trial in this directory, which must be empty or new. `named` is how the user named the
+    scenario. SIGTERM and SIGHUP end it as Ctrl-C does: no process stays behind."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await Trial(scenario, seed, directory, tell, named or scenario.name).run()

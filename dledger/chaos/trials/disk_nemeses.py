@@ -44,6 +44,7 @@ def kill(arena: Arena, nodes: Sequence[str]) -> None:
             arena.cluster.signal(node, signal.SIGKILL)
         except ClusterError:
             continue  # it does not run, because of another fault
+        arena.has_struck()
     for node in nodes:
         if not arena.cluster.wait_down([node], END_LIMIT_S):
             raise ClusterError(f"after {END_LIMIT_S:g} s {node} has not ended")

@@ -6,7 +6,7 @@ asked, so a broker cannot hide a fault from the judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dledger.chaos.invariants import InvariantViolated
@@ -18,9 +18,14 @@ from dledger.chaos.scenarios.pop_judge import PopJudge
 from dledger.chaos.scenarios.reset_judge import ResetJudge
 from dledger.chaos.scenarios.timer_judge import waiting
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
+from dledger.chaos.trials.injected import Injected
 from dledger.files.offline import Found, node_directory, walk
 from dledger.formats.entry import HEADER_SIZE, EntryHeader
+from dledger.formats.record import CorruptRecord
 from dledger.runtime.files import OsFiles
+
+UNREADABLE = (LookupError, ValueError, TypeError, CorruptRecord)
+"""Errors of a judge that reads something which no rule of it expects."""
 
 
 def read_entries(
@@ -57,10 +62,18 @@ class Evidence:
     replay: BrokerReplay = field(default_factory=BrokerReplay)
     broken: dict[str, str] = field(default_factory=dict)
     """Maps a judge that reads the log to the rule that the log breaks."""
-    replicas: tuple[int, str] = (0, "")
+    planned: tuple[str, ...] = ()
+    """The kinds of faults of the plan."""
+    injected: Sequence[Injected] = ()
+    """The faults that were injected, or were to be."""
+    ends: Sequence[str] = ()
+    """The processes that ended though no fault ended them, as texts."""
+    first_index: int = -1
+    """Index of the first entry that was read."""
+    replicas: tuple[int, str] = (-1, "the stores were not compared")
     """Exit code and report of the audit of all stores. 0 means: clean."""
-    load: tuple[int, int, int] = (0, 0, 0)
-    """How many messages of the load process were acknowledged, were lost, and were stored twice."""
+    load: tuple[int, int] = (0, 0)
+    """How many messages of the load process were acknowledged, and how many of these were lost."""
     delay: str = ""
     """What did not happen in time in the end phase; empty if everything did."""
 
@@ -72,6 +85,8 @@ class Evidence:
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
         """Let every judge read one entry. A judge that finds a broken rule reads no further."""
+        if self.first_index < 0:
+            self.first_index = header.index
         judges = (
             ("log", self.replay.apply),
             ("resets", self.resets.apply),
@@ -85,6 +100,8 @@ class Evidence:
                     judge(header, record)
                 except InvariantViolated as error:
                     self.broken[name] = str(error)
+                except UNREADABLE as error:
+                    self.broken[name] = f"the judge cannot follow entry {header.index}: {error!r}"
 
 
 def what_waits(replay: BrokerReplay) -> str:

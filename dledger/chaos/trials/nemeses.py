@@ -81,7 +81,9 @@ def _signal_all(arena: Arena, nodes: Sequence[str], number: signal.Signals) -> l
         except ClusterError:  # it does not run, because of another fault
             continue
         struck.append(node)
-    arena.struck_s = arena.elapsed_s()
+        arena.has_struck()
+    if not struck and number is not signal.SIGCONT:
+        raise ClusterError(f"{', '.join(nodes)} did not run, so there was nothing to strike")
     return struck
 
 
@@ -129,7 +131,9 @@ def _restart_loop(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
 
 def _roll(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
     for node in arena.cluster.followers_first():
-        arena.cluster.restart_node(node, END_LIMIT_S)
+        arena.cluster.terminate(node, END_LIMIT_S)
+        arena.start_missing([node])
+        arena.cluster.wait_caught_up(END_LIMIT_S, [node])
 
 
 def _wipe(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:

@@ -7,22 +7,24 @@ was shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 
 from dledger.audit.findings import Severity
-from dledger.audit.html import Markup, banner, page, section, table, text
+from dledger.audit.html import Markup, banner, join, page, section, table, text
 from dledger.chaos.failover import percentile
 from dledger.chaos.trials import charts
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.charts import Mark, Scale, Span
 from dledger.chaos.trials.nemeses import NEMESES
-from dledger.chaos.trials.result import BIN_S, Result
+from dledger.chaos.trials.result import BIN_S, Result, times_of
 
 DOCUMENTATION = "docs/howto/chaos.md"
 
 
 def report(result: Result) -> str:
     """The whole page."""
-    scale = Scale(max([result.seconds, *(one.at_s for one in result.roles)]))
+    scale = Scale(max([result.seconds, result.ended_s, *(one.at_s for one in result.roles)]))
     title = f"Trial {result.scenario}: a group of {len(result.nodes)} brokers under faults"
     parts = [
         _verdict(result),
@@ -40,16 +42,17 @@ def report(result: Result) -> str:
 def _verdict(result: Result) -> Markup:
     broken = [verdict for verdict in result.verdicts if not verdict.holds]
     counts = result.counts
+    failed = counts["failed_faults"]
     facts = [
-        f"{counts['faults']} faults",
+        f"{counts['faults']} faults" + (f" ({failed} more failed)" if failed else ""),
         f"{counts['elections']} leaders",
-        f"{counts['acknowledged'] + counts['load']:,} messages acknowledged",
+        f"{counts['acknowledged'] + counts['load']:,} sends acknowledged",
         f"{counts['received']:,} received",
         f"{counts['entries']:,} log entries read back",
     ]
     if not broken:
-        sentence = f"All {len(result.verdicts)} rules hold. {result.must_hold}"
-        return banner(Severity.INFO, sentence, facts, "Nothing was lost")
+        sentence = f"All {len(result.verdicts)} rules hold. They are listed below."
+        return banner(Severity.INFO, sentence, facts, "Every rule holds")
     names = ", ".join(verdict.name for verdict in broken)
     sentence = f"{len(broken)} of {len(result.verdicts)} rules are broken: {names}."
     return banner(Severity.CRITICAL, sentence, facts, "A rule was broken")
@@ -60,14 +63,19 @@ def _what_was_done(result: Result) -> Markup:
     for fault in result.faults:
         kinds[f"{fault.kind} ({fault.target})"] = kinds.get(f"{fault.kind} ({fault.target})", 0) + 1
     rows = [(name, count, NEMESES[name.partition(" ")[0]].about) for name, count in sorted(kinds.items())]
-    fsync = "a majority has it on disk" if result.flush == "SYNC_FLUSH" else "a majority has it in memory"
     said = (
-        f"{result.purpose} This went on for {result.seconds:g} seconds. A message counts as acknowledged "
-        f"when {fsync} ({result.flush}). Clients: {', '.join(result.clients)}."
+        f"{result.purpose} This went on for {result.seconds:g} seconds, in a group of {len(result.nodes)} "
+        f"brokers with {result.flush}. The clients were: {', '.join(result.clients)}."
     )
-    return section(
-        "What was done", Markup(f"<p>{text(said)}</p>{table(('fault', 'times', 'what it is'), rows)}")
-    )
+    aim = f"The aim: {result.must_hold} What was judged is listed at the end."
+    when = f"Begun {result.began}, with {result.program}." if result.began else ""
+    words = f"<p>{text(said)}</p><p>{text(aim)}</p><p class=note>{text(when)}</p>"
+    faults = table(("fault", "times", "what it is"), rows)
+    errors = [(one.begin_s, one.kind, one.error) for one in result.faults if one.error]
+    failed = table(("at s", "fault", "why it failed"), errors) if errors else ""
+    notes = join(Markup(f"<li>{text(note)}</li>") for note in result.notes)
+    listed = f"<details><summary>What the faults did</summary><ul>{notes}</ul></details>" if notes else ""
+    return section("What was done", Markup(f"{words}{faults}{failed}{listed}"))
 
 
 def spans_of(seen: Sequence[Seen], end_s: float) -> dict[str, list[Span]]:
@@ -99,11 +107,12 @@ def _timeline(result: Result, scale: Scale) -> Markup:
         )
         for fault in result.faults
     ]
+    marks = [mark if mark.lanes else replace(mark, lanes=result.nodes) for mark in marks]
     drawn = charts.lanes(result.nodes, spans_of(result.roles, scale.seconds), marks, scale)
     note = (
         "One lane for each node; the number is the term of the leader. Each node was asked 20 times a "
         "second. "
-        f"The clients stopped at {result.seconds:g} s; after that, everything that waited had to come."
+        f"No fault begins after {result.seconds:g} s; then everything that waits has to come."
     )
     return section("Who led when", Markup(charts.legend() + drawn), note)
 
@@ -126,7 +135,9 @@ def _clients(result: Result, scale: Scale) -> Markup:
 def _failovers(result: Result, scale: Scale) -> Markup:
     if not result.failovers:
         return Markup("")
-    times = sorted(one.ms for one in result.failovers)
+    times = times_of(result.failovers)
+    if not times:
+        return Markup("")
     summary = table(
         ("faults at a leader", "median ms", "p90 ms", "p99 ms", "longest ms"),
         [(len(times), *(percentile(times, share) for share in (0.5, 0.9, 0.99)), times[-1])],
@@ -134,8 +145,9 @@ def _failovers(result: Result, scale: Scale) -> Markup:
     points = [
         (one.at_s, one.ms, f"{one.at_s:.1f} s: {one.kind} of {one.node}, {one.ms:g} ms")
         for one in result.failovers
+        if one.ms is not None
     ]
-    slowest = sorted(result.failovers, key=lambda one: -one.ms)[:10]
+    slowest = sorted(result.failovers, key=lambda one: -inf if one.ms is None else -one.ms)[:10]
     parts = table(
         ("at s", "fault", "leader", "noticed ms", "elected ms", "serving ms", "acknowledged ms"),
         [
@@ -153,8 +165,8 @@ def _failovers(result: Result, scale: Scale) -> Markup:
     )
     note = (
         "From the fault to the first acknowledgement of a message that was first sent after the fault, by a "
-        "client that sends one every 5 ms. The table shows the slowest ones, and when another node noticed, "
-        "had a quorum of votes on disk, and served."
+        "client that sends one every 5 ms; it shares a process with the other clients. The table shows the "
+        "slowest ones, and when another node noticed, had a quorum of votes on disk, and served."
     )
     return section("Time without a leader", Markup(summary + charts.spread(points, scale) + parts), note)
 
@@ -171,7 +183,7 @@ def _rules(result: Result) -> Markup:
     ]
     note = (
         "The judges read the log from the files of a node after all brokers had ended, and compare it with "
-        "everything that clients were told. A rule that no client of this trial could break is left out."
+        "what clients were told. A rule is left out if it is about clients that did not take part."
     )
     return section("What was shown", table(("", "rule", "which says", "facts checked"), rows), note)
 

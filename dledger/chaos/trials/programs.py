@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from dledger.chaos.scenarios.brief_topics import BRIEF_PAUSE_S
+from dledger.chaos.scenarios.brief_topics import BRIEF_PAUSE_S, BriefTopics
 from dledger.chaos.scenarios.broker_clients import (
     DELAYED,
     IN_TRANSACTIONS,
@@ -29,6 +29,8 @@ SENDS: Mapping[str, int | None] = {
 }
 """What the single messages of the producers are. `mixed`: of six messages one has a delay level, one is sent
 in a transaction, one is a timer message, and three are plain."""
+CHANGES = 12
+"""How many changes of users are made with the same names."""
 SLOW_CALL_S = 0.02
 """How long a slow consumer works on each message, in seconds."""
 
@@ -42,9 +44,12 @@ class FocusedProducer(Producer):
         return self._count, self.kind
 
     async def decide(self, transaction: AsyncTransaction, *, commit: bool) -> None:
-        """End a transaction twice at the same time, as happens if a broker asks for a decision that is on its
-        way. The second end must change nothing. Raises the error of the first end."""
+        """End every second transaction twice at the same time, as happens if a broker asks for a decision
+        that is on its way. The second end must change nothing. Raises the error of the first end."""
         end = transaction.commit if commit else transaction.rollback
+        if self._count % 2:
+            await end()
+            return
         first, second = await asyncio.gather(end(), end(), return_exceptions=True)
         if first is not None and second is not None:
             raise first
@@ -61,8 +66,20 @@ class SlowWorker(PushWorker):
         await asyncio.sleep(SLOW_CALL_S)
 
 
+class TopicChurn(BriefTopics):
+    """Creates, uses and deletes topics for ever. After a few topics it takes new names: those whose outcome
+    is unknown are not used again."""
+
+    cycles = 6
+
+    async def main(self, env: Env) -> None:
+        while True:
+            await super().main(env)
+
+
 class UserChanges(Program):
-    """Creates, changes and deletes users and their policies, one change after another."""
+    """Creates, changes and deletes users and their policies, one change after another. After a few changes it
+    takes new names: those whose outcome is unknown are not used again."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -70,5 +87,7 @@ class UserChanges(Program):
             "operators", self._stage.namesrv_addr, client=self.options(), env=env
         ) as producer:
             while True:
-                await change_a_user(producer._core, self._history.users, self.lives, env)
-                await asyncio.sleep(env.random.uniform(*BRIEF_PAUSE_S))
+                for _ in range(CHANGES):
+                    await change_a_user(producer._core, self._history.users, self.lives, env)
+                    await asyncio.sleep(env.random.uniform(*BRIEF_PAUSE_S))
+                self.lives += 1

@@ -13,27 +13,17 @@ from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
+from dledger.chaos.trials.injected import Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 
+LOOK_S = 10.0
+"""How long after a fault the logs of the nodes are searched for the parts of a failover, in seconds, if no
+message was acknowledged after it."""
 BIN_S = 0.5
 """Width of a bin of the series over time, in seconds."""
 VERSION = 1
 """Version of the format of the result."""
-
-
-@dataclass(frozen=True)
-class Injected:
-    """One fault that was injected."""
-
-    kind: str
-    target: str
-    nodes: tuple[str, ...]
-    begin_s: float
-    end_s: float | None = None
-    """When it was undone; None if it needs no undoing."""
-    error: str = ""
-    """Why it could not be injected or undone."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +33,9 @@ class Failover:
     at_s: float
     kind: str
     node: str
-    ms: float
-    """From the fault to the first acknowledgement of a message that was first sent after the fault."""
+    ms: float | None
+    """From the fault to the first acknowledgement of a message that was first sent after the fault. None if
+    there was none until the clients ended."""
     parts: Parts
 
 
@@ -71,6 +62,12 @@ class Result:
     command: str
     """The command that repeats this plan."""
     nodes: tuple[str, ...]
+    began: str = ""
+    """When the trial began: ISO 8601, UTC."""
+    ended_s: float = 0.0
+    """When the end phase was over."""
+    program: str = ""
+    """What ran it, and where: versions and number of cores."""
     version: int = VERSION
     flush: str = "SYNC_FLUSH"
     clients: tuple[str, ...] = ()
@@ -113,17 +110,22 @@ def bins_of(sends: Sequence[Send], seconds: float) -> list[Bin]:
 
 
 def failovers_of(faults: Sequence[Injected], sends: Sequence[Send], lines: Sequence[Line]) -> list[Failover]:
-    """The time without a leader after each fault that struck the leader, from the messages of the probe and
-    the logs of all nodes."""
+    """The time without a leader after each of these faults that struck the leader, from the messages of the
+    probe and the logs of all nodes."""
     probes = [send for send in sends if send.topic == PROBE_TOPIC and send.outcome == ACKNOWLEDGED]
     found = []
     for fault in faults:
-        if fault.target != "leader" or not fault.nodes or fault.error:
+        if fault.target != "leader" or not fault.nodes or fault.error or not probes:
             continue
         begin = fault.begin_s * 1e9
         ended = min((send.end for send in probes if send.begin > begin), default=None)
-        if ended is not None:
-            ms = round((ended - begin) / 1e6, 1)
-            parts = parts_of(lines, fault.begin_s, fault.nodes[0], ended / 1e9)
-            found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms, parts))
+        ms = None if ended is None else round((ended - begin) / 1e6, 1)
+        until_s = fault.begin_s + LOOK_S if ended is None else ended / 1e9
+        parts = parts_of(lines, fault.begin_s, fault.nodes[0], until_s)
+        found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms, parts))
     return found
+
+
+def times_of(failovers: Sequence[Failover]) -> list[float]:
+    """The times of the failovers that were over before the clients ended, in ms, ascending."""
+    return sorted(one.ms for one in failovers if one.ms is not None)

@@ -35,6 +35,13 @@ MAX_RATE = 2_000
 """Largest number of operations a second that the producers of a trial begin. All observations are kept in
 memory until the end."""
 MAX_NODES = 5
+RESERVED = (
+    "brokerClusterName", "brokerName", "brokerIP1", "bindAddress", "listenPort", "httpPort", "namesrvAddr",
+    "storePathRootDir", "logDir", "enableDLegerCommitLog", "dLegerGroup", "dLegerSelfId", "dLegerPeers",
+    "flushDiskType", "mapedFileSizeCommitLog", "transactionTimeOut", "transactionCheckInterval",
+    "transactionCheckMax", "timerPrecisionMs", "timerRollWindowSlot", "cleanFileForciblyEnable",
+)  # fmt: skip
+"""Properties of brokers that a scenario may not set: processes, clients and judges rely on them."""
 LIBRARY = "library"
 """The directory with the scenarios of the project."""
 
@@ -67,7 +74,6 @@ class Scenario:
     seconds: float = 60.0
     """How long clients and faults run. The end phase comes on top."""
     nodes: int = 3
-    namesrvs: int = 1
     rate: int = 100
     """Operations a second that the producers begin, all together."""
     send: str = "mixed"
@@ -90,7 +96,6 @@ KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "clients": (list, f"client programs: {', '.join(CLIENTS)}"),
     "seconds": ((int, float), "how long clients and faults run"),
     "nodes": (int, "brokers of the group: 3 or 5"),
-    "namesrvs": (int, "NameServers"),
     "rate": (int, f"operations a second of the producers, up to {MAX_RATE}"),
     "send": (str, f"what the producers send: {', '.join(SENDS)}"),
     "load": (int, "messages of 1 KiB that a further process keeps in flight"),
@@ -121,7 +126,7 @@ def parse_scenario(text: str, source: str) -> Scenario:
     faults = tuple(
         _fault(one, f"{source}: faults[{place}]") for place, one in enumerate(found.pop("faults", []))
     )
-    clients = tuple(found.pop("clients", Scenario.clients))
+    clients = tuple(map(str, found.pop("clients", Scenario.clients)))
     settings = {key: str(value) for key, value in found.pop("settings", {}).items()}
     scenario = Scenario(**found, clients=clients, settings=settings, faults=faults)
     _check(scenario, source)
@@ -172,10 +177,13 @@ def _range(found: Mapping[str, Any], key: str, source: str) -> tuple[float, floa
 
 def _check(scenario: Scenario, source: str) -> None:
     wrong = [name for name in scenario.clients if name not in CLIENTS]
+    taken = [name for name in scenario.settings if name in RESERVED]
     rules = (
+        (scenario.clients, "clients", f"there are none; {KEYS['clients'][1]}"),
+        (len(set(scenario.clients)) == len(scenario.clients), "clients", "give each only once"),
+        (not taken, "settings", f"{', '.join(taken)}: the trial itself sets this"),
         (not wrong, "clients", f"{', '.join(wrong)} unknown; {KEYS['clients'][1]}"),
         (scenario.nodes in (3, MAX_NODES), "nodes", f"{scenario.nodes}: give 3 or {MAX_NODES}"),
-        (1 <= scenario.namesrvs <= 3, "namesrvs", f"{scenario.namesrvs}: give 1 to 3"),
         (0 < scenario.rate <= MAX_RATE, "rate", f"{scenario.rate}: give 1 to {MAX_RATE}"),
         (scenario.send in SENDS, "send", f"{scenario.send}: {KEYS['send'][1]}"),
         (0 <= scenario.load <= 1024, "load", f"{scenario.load}: give 0 to 1024"),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from dledger.chaos.scenarios.brief_topics import BriefTopics
 from dledger.chaos.scenarios.broker_clients import (
     FIRST_TOPIC,
     Operator,
@@ -32,7 +31,7 @@ from dledger.chaos.scenarios.unaware_reader import UnawareReader
 from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.probing import Probing
-from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, UserChanges
+from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, TopicChurn, UserChanges
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
 
@@ -44,7 +43,7 @@ PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
     "pop": (PopWorker, PopWorker),
     "orderly": (OrderlyWorker, OrderlyWorker),
     "pop-orderly": (OrderedWorker, OrderedWorker),
-    "topics": (BriefTopics,),
+    "topics": (TopicChurn,),
     "unaware": (UnawareReader,),
     "push-slow": (SlowWorker, SlowWorker),
     "users": (UserChanges,),

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from dledger.chaos.failover import percentile
-from dledger.chaos.trials.command import tell, write_report
+from dledger.chaos.scenarios.command import code_fingerprint
+from dledger.chaos.trials.command import lasting, tell, write_report
 from dledger.chaos.trials.conductor import run_trial
-from dledger.chaos.trials.result import Result
+from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
@@ -40,6 +43,8 @@ class Row:
     p50_ms: float | None = None
     p99_ms: float | None = None
     max_ms: float | None = None
+    code: str = ""
+    """Identifies the code and the scenario that ran. A result of other code is not used again."""
     error: str = ""
     """Why the trial did not come to an end; empty if it did."""
 
@@ -53,10 +58,11 @@ def run(args: Options) -> int:
     done = _read(results)
     rows = []
     for scenario in chosen:
-        key = (scenario.name, args.seed, seconds)
-        row = done.get(key)
+        scenario = lasting(scenario, seconds)
+        code = f"{code_fingerprint()}/{sha256(repr(scenario).encode()).hexdigest()[:16]}"
+        row = done.get((scenario.name, args.seed, code))
         if row is None:
-            row = _trial(replace(scenario, seconds=seconds), args)
+            row = replace(_trial(scenario, args), code=code)
             if results is not None:
                 results.parent.mkdir(parents=True, exist_ok=True)
                 with results.open("a", encoding="utf-8") as file:
@@ -76,8 +82,8 @@ def _chosen(only: Sequence[str]) -> list[Scenario]:
     return [scenario for name, scenario in found.items() if not only or name in only]
 
 
-def _read(path: Path | None) -> dict[tuple[str, int, float], Row]:
-    """The results that the file has already."""
+def _read(path: Path | None) -> dict[tuple[str, int, str], Row]:
+    """The results that the file has already, except those of trials that did not come to an end."""
     if path is None or not path.exists():
         return {}
     found = {}
@@ -86,17 +92,25 @@ def _read(path: Path | None) -> dict[tuple[str, int, float], Row]:
             row = Row(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise WrongUsage(f"{path}, line {number} is no result of a suite: {error}") from error
-        found[row.scenario, row.seed, row.seconds] = row
+        if not row.error:
+            found[row.scenario, row.seed, row.code] = row
     return found
 
 
 def _trial(scenario: Scenario, args: Options) -> Row:
     tell(f"== {scenario.name}: {scenario.purpose}")
-    with tempfile.TemporaryDirectory(prefix="trial-") as directory:
-        try:
-            result = asyncio.run(run_trial(scenario, args.seed, Path(directory) / "group", tell))
-        except ClusterError as error:
-            return Row(scenario.name, args.seed, scenario.seconds, holds=False, error=str(error))
+    directory = Path(tempfile.mkdtemp(prefix="trial-"))
+    keep = False
+    try:
+        result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell))
+        keep = not result.holds
+        if keep:
+            tell(f"stores and logs are kept in {directory}")
+    except ClusterError as error:
+        return Row(scenario.name, args.seed, scenario.seconds, holds=False, error=str(error))
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
     if args.report:
         write_report(result, Path(args.report) / scenario.name)
     return row_of(result)
@@ -104,7 +118,7 @@ def _trial(scenario: Scenario, args: Options) -> Row:
 
 def row_of(result: Result) -> Row:
     """The line of the results file for one trial."""
-    times = sorted(one.ms for one in result.failovers)
+    times = times_of(result.failovers)
     return Row(
         scenario=result.scenario,
         seed=result.seed,
@@ -134,8 +148,3 @@ def line_of(row: Row) -> str:
     parts += [f"failover {row.p50_ms:.0f} ms (longest {row.max_ms:.0f})"] if row.max_ms is not None else []
     parts += [f"broken: {', '.join(row.broken)}"] if row.broken else []
     return "; ".join(parts)
-
-
-def rows_of(path: Path) -> Iterator[Row]:
-    """The rows of a results file, in its order. Raises WrongUsage if it cannot be read."""
-    yield from _read(path).values()
