@@ -192,6 +192,13 @@ DIGESTS: dict[str, Callable[[Any], tuple[object, ...]]] = {
 """Maps a core object to the function that returns the checked part of its state."""
 
 
+UNCHANGED: dict[str, Callable[[Any, Any], bool]] = {
+    "peer_counts": lambda leader, args: args[0] in leader.progress and leader.counts(args[0]) == args[1],
+}
+"""Maps a method to a function that says whether a call with these arguments changes nothing. Such a call is
+not noted. It is made with each acknowledgement."""
+
+
 def failure_of(error: BaseException) -> str:
     """Return the text that stands in a digest for an exception of the core."""
     return f"{type(error).__name__}: {error}"
@@ -200,11 +207,14 @@ def failure_of(error: BaseException) -> str:
 def _recorded(call: Call, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method with a note after each call."""
     number, pack, digest = call.number, call.pack, DIGESTS[call.core]
+    unchanged = UNCHANGED.get(call.name)
 
     def noted(self: Any, *args: Any, **named: Any) -> Any:
         tape = self._tape
         if tape.inside or not tape.running:
             return method(self, *args, **named)
+        if unchanged is not None and unchanged(self, args):
+            return None
         tape.inside = True
         try:
             result = method(self, *args, **named)

@@ -28,6 +28,7 @@ def _plain(value: object) -> object:
 
 ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 """Encodes notes and states."""
+_encode = ENCODER.encode
 
 
 def effects_of(result: object) -> list[object]:
@@ -38,8 +39,10 @@ def effects_of(result: object) -> list[object]:
 def digest_of(result: object, state: object) -> int:
     """Return the CRC-32 of the result of a call (its effects, with the names of their types) and of the part
     of the core's state that is checked after each step."""
-    effects = effects_of(result)
-    return crc32(ENCODER.encode((effects, [type(effect).__name__ for effect in effects], state)))
+    if result.__class__ is not list:
+        result = effects_of(result)
+    names = [effect.__class__.__name__ for effect in result]
+    return crc32(_encode((result, names, state)))
 
 
 class Tape:
@@ -84,9 +87,9 @@ class Tape:
                 args = pack(args)
             digest = digest_of(result, state)
             if named:
-                buffer += ENCODER.encode((number, args, self.reads, digest, named))
+                buffer += _encode((number, args, self.reads, digest, named))
             else:
-                buffer += ENCODER.encode((number, args, self.reads, digest))
+                buffer += _encode((number, args, self.reads, digest))
         except NOTE_ERRORS as error:
             self.running = False
             self.stopped(error)
