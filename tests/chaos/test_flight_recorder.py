@@ -41,8 +41,8 @@ def replayed_or_empty(directory: Path) -> Replay:
 def test_a_recording_replays_after_a_storm_of_faults(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "BLOCK_BYTES", 4096)  # several files in a short run
-    monkeypatch.setattr(recorder, "MIB", 64 * 1024)
+    monkeypatch.setattr(recorder, "BLOCK_BYTES", 512)  # several files in a short run
+    monkeypatch.setattr(recorder, "MIB", 16 * 1024)
     steps, roles = 0, dict[str, None]()
     with World(seed, settings=fault_storm.SETTINGS) as world:
         run = Run(world, seed, node_group.Group(world, flight_recorder_mb=1))
