@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from hashlib import sha256
+from types import ModuleType
 
 from dledger import messages
 from dledger.election import effects, elector, transitions, votes
@@ -19,14 +19,20 @@ SOURCES = (
 """The modules that decide what the core does with its inputs, and how they are encoded."""
 
 
+def _source_of(module: ModuleType) -> bytes:
+    """Return the file from which the module was loaded, as its loader reads it: its source, or its compiled
+    code if the program was installed without sources."""
+    read = getattr(module.__loader__, "get_data", None)
+    if read is None or module.__file__ is None:
+        return b""  # frozen into a program: the names of the modules are the version
+    return bytes(read(module.__file__))
+
+
 def _hash_sources() -> str:
     digest = sha256()
     for module in SOURCES:
-        try:
-            source = inspect.getsource(module)
-        except OSError:  # installed without its source: such programs only replay each other's recordings
-            source = f"no source of {module.__name__}"
-        digest.update(f"{module.__name__}\n{source}\n".encode())
+        source = _source_of(module)
+        digest.update(f"{module.__name__} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:VERSION_DIGITS]
 
 
