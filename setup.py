@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 
 PARTS = (
     "_fast", "admin", "audit", "bench", "broker", "chaos", "client", "commands", "context", "election",
-    "files", "formats", "lake", "local", "log", "members", "namesrv", "node", "peers", "remoting",
+    "files", "flight", "formats", "lake", "local", "log", "members", "namesrv", "node", "peers", "remoting",
     "replication", "runtime", "snapshots", "spark",
 )  # fmt: skip
 """The packages below `dledger/`. setuptools would leave out a missing one without a word."""

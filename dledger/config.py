@@ -34,6 +34,8 @@ MIN_CLOCK_SKEW_MS = 1000
 """Smallest limit of clock skew that may be set, in milliseconds. Clocks that differ by less count as equal
 (`dledger.node.clocks`)."""
 MAX_CLOCK_SKEW_MS = 366 * 24 * 3_600_000
+MAX_FLIGHT_MB = 1024
+"""Largest flight recording that may be set, in MiB."""
 
 
 def parse_peers(text: str) -> dict[str, str]:
@@ -296,6 +298,12 @@ class NodeSettings:
     """Rest between two passes of the scrub."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     """How long entries are kept. They are kept for ever unless one of these settings is given."""
+
+    # The flight recorder.
+    flight_recorder_mb: Annotated[int, Setting("flightRecorderMb", 0, MAX_FLIGHT_MB, "MiB")] = 0
+    """Size of the flight recording on the disk, in the directory `flight/` of the node's log. It holds the
+    inputs of election and replication of the last minutes, without the bodies of messages; `dledger chaos
+    replay` shows and checks it. 0 switches the recorder off."""
 
     # The process.
     checkpoint_interval_s: Annotated[float, Setting("checkpointIntervalMs", 10, 600000, "ms")] = 1.0

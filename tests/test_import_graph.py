@@ -78,6 +78,7 @@ def test_no_module_imports_itself_over_others() -> None:
 FLOORS = (
     ("log", "replication"),
     ("election",),
+    ("flight",),
     ("peers",),
     ("context",),
     ("snapshots",),

@@ -187,6 +187,14 @@ FAILOVERS = _actions(
 TRIALS = _actions(
     "Trials of real processes", "a rule was broken, or the group did not start", done="every rule holds"
 )
+REPLAY = ExitCodes(
+    "Replays of a flight recording",
+    (
+        ExitCode(DONE, "done", "every step gave the recorded digest, and no invariant is broken"),
+        ExitCode(FAILED, "differs", "a step differs from the recording, or an invariant is broken"),
+        ExitCode(USAGE, "unusable", "wrong usage, no recording, or one of another version of the core"),
+    ),
+)
 BENCH = _actions("Measurements", "errors, or a limit was exceeded")
 
 TABLE = (
@@ -211,6 +219,7 @@ TABLE = (
     MUTANTS,
     FAILOVERS,
     TRIALS,
+    REPLAY,
     BENCH,
 )
 """All groups of exit codes, in the order of the page."""

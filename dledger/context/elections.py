@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from dledger.config import NodeConfig
 from dledger.context.node_events import NodeEvents
 from dledger.election import effects as election
-from dledger.election.elector import ElectionSettings, Elector, LogTip
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.flight.cores import CoreLog
+from dledger.flight.recorder import FlightRecorder
 from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.log.hard_state import HardStateFile
@@ -35,10 +37,11 @@ class Elections:
         self,
         env: Env,
         config: NodeConfig,
-        log: LogTip,
+        log: CoreLog,
         peers: Peers,
         held: HeldMessages,
         events: NodeEvents,
+        recorder: FlightRecorder,
     ) -> None:
         self._env = env
         self._say = env.log.child(f"node.{config.self_id}")
@@ -50,9 +53,7 @@ class Elections:
             config.lease_s,
         )
         # An elector of an empty learner, so that it can be used at any time; `Elector.open` follows.
-        self.elector: Elector = Elector(
-            settings, config.self_id, (), HardState(), log, env.random, 0.0, may_vote=False
-        )
+        self.elector: Elector = recorder.make_elector(settings, config.self_id, log)
         self._peers = peers
         self._held = held
         self._events = events

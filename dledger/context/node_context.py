@@ -8,6 +8,7 @@ from dledger.config import NodeConfig
 from dledger.context.config_log import ConfigLog
 from dledger.context.elections import Elections
 from dledger.election.elector import Elector
+from dledger.flight.recorder import FlightRecorder
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.peers.held import HeldMessages
@@ -36,3 +37,5 @@ class NodeContext:
     elections: Elections
     replicator: Replicator
     """Replicates entries to the peers; it also knows the commit index."""
+    recorder: FlightRecorder
+    """Makes the objects of the pure core, and records their calls if that is switched on."""

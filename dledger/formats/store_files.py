@@ -12,6 +12,7 @@
     members               configurations in the log: JSON
     poisoned              reason, when a write or fsync failed
     refill                reason, when entries may be gone: no vote until a leader has refilled the store
+    flight/               recording of the flight recorder; may be deleted while the node is stopped
     lock                  held by the running process
   importing/              what `dledger import` has written so far; becomes dledger-<id>
   consumequeue/<topic>/<queueId>/<20 digits>
@@ -32,6 +33,7 @@ DATA_DIR = "data"
 INDEX_DIR = "index"
 POOL_DIR = "pool"
 SNAPSHOTS_DIR = "snapshots"
+FLIGHT_DIR = "flight"
 IDENTITY_FILE = "identity"
 HARD_STATE_FILE = "hardstate"
 CHECKPOINT_FILE = "checkpoint"

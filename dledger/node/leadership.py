@@ -49,6 +49,7 @@ class Leadership:
         self._elector = context.elector
         self._elections = context.elections
         self._replicator = context.replicator
+        self._recorder = context.recorder
         self._membership = membership
         self._applier = applier
         self._events = events
@@ -86,11 +87,11 @@ class Leadership:
             state_version=self._membership.state_version,
         )
         self._leading = appender
-        leader = LeaderReplication(
+        leader = self._recorder.make_leader(
             term,
             config.self_id,
-            self._members.voters,
-            self._membership.others,
+            tuple(self._members.voters),
+            tuple(self._membership.others),
             self._log,
             self._replicator.commit_index,
             self._log.last_index + 1,

@@ -20,6 +20,7 @@ from dledger.election.effects import RoleChanged
 from dledger.election.elector import Elector
 from dledger.errors import EXIT_STORE, NodeFailed, why_ended
 from dledger.files.identity import Opened, StoreFiles
+from dledger.flight.recorder import FlightRecorder
 from dledger.formats.snapshot import Manifest
 from dledger.formats.store_files import Checkpoint, HardState
 from dledger.host import Host, Role
@@ -97,9 +98,11 @@ class Node:
             lambda peer, message: self.inbox.handle(peer, message), self._released
         )
         self.peers: Peers = Peers(env, config, self.fail, port=port, tls=tls)
-        self.elections: Elections = Elections(env, config, self.log, self.peers, self.held, self)
+        self.recorder: FlightRecorder = FlightRecorder(env, config)
+        shared = (env, config, self.log, self.peers, self.held, self, self.recorder)
+        self.elections: Elections = Elections(*shared)
         self.elector: Elector = self.elections.elector
-        self.replicator: Replicator = Replicator(env, config, self.log, self.peers, self.held, self)
+        self.replicator: Replicator = Replicator(*shared)
         context = self._make_context(env, config, host)
         # The parts, each with the parts whose methods it calls.
         self.applier: Applier = Applier(context, self)
@@ -137,6 +140,7 @@ class Node:
             elector=self.elector,
             elections=self.elections,
             replicator=self.replicator,
+            recorder=self.recorder,
         )
 
     def _make_parts(self) -> NodeParts:
@@ -327,6 +331,7 @@ class Node:
         self.replicator.known_committed(applied)
         voters, others = self.membership.voters, self.membership.others
         hard_state = opened.hard_state.loaded or HardState()
+        await self.recorder.open()
         self.elector.open(hard_state, voters, now, may_vote=opened.may_vote)
         self.elector.set_members(voters, others, now)
         self.membership.connect()
@@ -346,6 +351,7 @@ class Node:
         self.elections.close()
         self.reads.close()
         await self.peers.close()
+        await self.recorder.close()
         clean = False
         try:
             clean = await self.log.close()

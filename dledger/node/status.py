@@ -144,7 +144,7 @@ class NodeStatus:
                 *parts.joining.waits_for(),
                 *self._without_leader(),
             ],
-            "warnings": list(parts.health.warnings()),
+            "warnings": [*parts.health.warnings(), *context.recorder.warnings()],
             "statements": [
                 *parts.trust.statements,
                 *filter(None, (parts.trust.unlisted(),)),
@@ -153,6 +153,7 @@ class NodeStatus:
                 *self._unreached(),
                 *self._left_behind(),
             ],
+            **context.recorder.status(),
             **parts.repairer.status(),
             **parts.scrubber.status(),
             **parts.snapshots.status(),

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
+from dledger.flight.recorder import FlightRecorder
 from dledger.formats.entry import CorruptEntry, entry_pos
 from dledger.log.incoming import Run, check_run
 from dledger.log.reading import Rotten
@@ -87,8 +88,10 @@ class Replicator:
         peers: Peers,
         held: HeldMessages,
         events: ReplicatorEvents,
+        recorder: FlightRecorder,
     ) -> None:
         self._env = env
+        self._recorder = recorder
         self._log = log
         self._peers = peers
         self._held = held
@@ -117,7 +120,7 @@ class Replicator:
         do not (S9)."""
         self._trusted = trusted
         if self.follower is not None and trusted:
-            self.follower.trusted = True
+            self.follower.trust(True)
 
     def known_committed(self, index: int) -> None:
         """Take over the commit index from the store or a snapshot. Nobody is notified."""
@@ -294,8 +297,8 @@ class Replicator:
         """Handle a push of the current leader in the current term."""
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
-            follower = FollowerReplication(push.term, push.leader, self._log)
-            follower.trusted = self._trusted
+            follower = self._recorder.make_follower(push.term, push.leader, self._log)
+            follower.trust(self._trusted)
             self.follower = follower
         self._perform_follower(peer, push, follower.receive(push, self.commit_index))
 

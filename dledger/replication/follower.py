@@ -86,6 +86,10 @@ class FollowerReplication:
         entry."""
         self.matched = max(self.matched, index)
 
+    def trust(self, trusted: bool) -> None:
+        """Set whether this store's acknowledgements count (see `trusted`)."""
+        self.trusted = trusted
+
     def disk_full(self) -> Respond:
         """Answer an Append that was refused because the disk has no room."""
         return self._respond(self._state(Code.DISK_FULL))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
+from dledger.flight.recorder import FlightRecorder
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
@@ -49,7 +50,9 @@ class Kit:
         events: Any = SimpleNamespace(committed=lambda before, index: None)
         config = NodeConfig("g", "n0", PEERS, ".")
         held = HeldMessages(lambda peer, message: None, lambda: None)
-        self.replicator = Replicator(production_env(), config, log, peers, held, events)
+        self.replicator = Replicator(
+            production_env(), config, log, peers, held, events, FlightRecorder(production_env(), config)
+        )
         self.leader = LeaderReplication(
             TERM, "n0", PEERS, PEERS, log, agreed, 0, push_bytes=push_bytes, inflight_bytes=4 * push_bytes
         )

@@ -29,7 +29,7 @@ class Suite:
 
 
 CORE = (
-    "context", "election", "files", "formats", "log", "members", "node", "peers", "replication",
+    "context", "election", "files", "flight", "formats", "log", "members", "node", "peers", "replication",
     "runtime", "snapshots",
 )  # fmt: skip
 """Folders of `dledger/`: the replicated log and the packages below it."""

@@ -33,7 +33,7 @@ not add up."""
 PACKAGE = Path(__file__).resolve().parents[2]
 SIMULATED = (
     "__init__.py", "_fast", "audit", "broker", "chaos/invariants.py", "chaos/machine", "chaos/scenarios",
-    "client", "config.py", "context", "election", "errors.py", "files", "formats", "host.py", "log",
+    "client", "config.py", "context", "election", "errors.py", "files", "flight", "formats", "host.py", "log",
     "members", "messages.py", "namesrv", "node", "peers", "protocol.py", "remoting", "replication", "runtime",
     "snapshots", "versions.py",
 )  # fmt: skip

@@ -203,8 +203,24 @@ SUITE = Declared(
     extra="server",
     wrong=lambda given: "--smoke and --full exclude each other" if given.smoke and given.full else "",
 )
+REPLAY = Declared(
+    "replay",
+    "dledger.chaos.flight_replay:run",
+    [
+        argument(
+            "path",
+            "A file of a flight recorder, or the directory of a node's log (dledger-ID).",
+            metavar="PATH",
+        ),
+        flag("--steps", help="Show all steps, not only the last ones."),
+        json_option("The last line is one JSON object, with the steps that are shown."),
+    ],
+    codes=exit_codes.REPLAY,
+    summary="step the core of a node through its flight recording, and compare",
+    epilog="The setting flightRecorderMb switches the recorder on.",
+)
 CHAOS = Group(
     "chaos",
     "Simulated groups, wrong changes that tests must notice, and groups of real processes under faults.",
-    [LIST, RUN, SUITE, SIMULATION, MUTANTS, FAILOVER, REPLACE],
+    [LIST, RUN, SUITE, REPLAY, SIMULATION, MUTANTS, FAILOVER, REPLACE],
 )
