@@ -62,6 +62,9 @@ class SendResult(NamedTuple):
     queue_offset: int
     recall_handle: str | None = None
     """The handle for `recall`, for a message that waits for its delivery time (`delay`, `deliver_at`)."""
+    keys_looked_up: int = 0
+    """For a batch with idempotency keys: how many of them the broker has looked up before it stored the
+    batch. Only batches of Spark's sink have such keys."""
 
 
 @dataclass(slots=True, init=False)

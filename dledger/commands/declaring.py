@@ -36,10 +36,14 @@ class Command(click.Command):
     """A click command whose help ends with its exit codes. A wrong command line ends with the exit code
     that the command declares for it."""
 
-    def __init__(self, name: str, *, codes: ExitCodes, **more: Any) -> None:
+    def __init__(
+        self, name: str, *, codes: ExitCodes, foreign: Mapping[str, str] = MappingProxyType({}), **more: Any
+    ) -> None:
+        """`foreign` maps options of other projects' commands to what is used here instead."""
         more.setdefault("context_settings", settings())
         super().__init__(name, **more)
         self.codes = codes
+        self._foreign = foreign
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, then the options."""
@@ -65,6 +69,11 @@ class Command(click.Command):
         """Make the context as click does; a wrong command line ends with the declared exit code."""
         try:
             return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            instead = self._foreign.get(error.option_name)
+            text = f"No such option: {error.option_name}: {instead}."
+            told = click.UsageError(text, error.ctx) if instead else error
+            raise _coded(told, self.codes.usage) from None
         except click.UsageError as error:
             raise _coded(error, self.codes.usage) from None
 

@@ -24,6 +24,7 @@ from dledger.lake.roots import write_roots, written_roots
 from dledger.lake.sources import Source, made, open_sources
 from dledger.lake.table_audit import TableReport, audit_table
 from dledger.lake.tables import TableChanged, TableError, TopicTable
+from dledger.lake.typed import ERROR, TypedBodies
 from dledger.lake.writer import Progress, TableWriter
 from dledger.local.default_group import local_namesrv, no_address
 from dledger.runtime import Lane
@@ -124,9 +125,10 @@ def _take_archive(
         state = source.log.state()
         births = source.births_at(state.begin)
         added = fill_from_archive(table, env.files, absolute(arguments.archive), state, births)
-        if added:
-            shown.archived += added
-            shown.say(f"{state.group}: {added:,} rows added from {arguments.archive}")
+        if added.rows:
+            shown.archived += added.rows
+            shown.unfit += added.unfit
+            shown.say(f"{state.group}: {added.rows:,} rows added from {arguments.archive}")
 
 
 def _tidy(arguments: Options, table: TopicTable, shown: _Shown) -> None:
@@ -169,6 +171,7 @@ class _Shown:
 
     def __init__(self, arguments: Options) -> None:
         self._json = arguments.json
+        self._schema = arguments.schema
         self._is_terminal = sys.stderr.isatty()
         self._is_amid = False
         """Whether the line on the terminal is not ended."""
@@ -177,6 +180,8 @@ class _Shown:
         """Lives whose messages were removed."""
         self.archived = 0
         """Number of rows that were added from an archive."""
+        self.unfit = 0
+        """Number of rows from an archive whose body does not fit the schema."""
         self.compacted = 0
         """Number of files that were written together."""
 
@@ -206,9 +211,12 @@ class _Shown:
         self._end_line()
         table.refresh()
         added, rows = self.archived + sum(one.rows for one in self._last.values()), table.count()
+        unfit = self.unfit + sum(one.unfit for one in self._last.values())
         if self._json:
             shown = {
                 "table": table.place,
+                "schema": json.loads(table.about.schema or "null"),
+                "unfit_bodies": unfit,
                 "topics": table.about.topics,
                 "added": added,
                 "rows": rows,
@@ -218,6 +226,10 @@ class _Shown:
             print(json.dumps(shown))
             return
         print(f"{table.place}: {added:,} rows added, {rows:,} in all")
+        if table.about.schema:
+            how = ", as inferred from the oldest messages" if self._schema == "infer" else ""
+            print(f"bodies have the fields{how}: {TypedBodies(table.about.schema).described()}")
+            print(f"bodies that do not fit: {unfit:,} of the {added:,} added (column {ERROR} says why)")
         if self.dropped:
             names = ", ".join(f"{one.topic} (life {one.life})" for one in self.dropped)
             print(f"the messages of {len(self.dropped)} deleted topics were removed: {names}")

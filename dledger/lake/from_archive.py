@@ -23,7 +23,7 @@ from dledger.lake.certificates import Certificate, row_hashes, total
 from dledger.lake.log_reading import LogState
 from dledger.lake.rows import SCHEMA, VIEW, Births
 from dledger.lake.tables import TableError, TableFile, TopicTable
-from dledger.lake.typed import TypedBodies
+from dledger.lake.typed import TypedBodies, unfit
 from dledger.runtime.env import new_id
 from dledger.runtime.files import Files
 from dledger.spark.jobs.archive_files import LOG, ArchivedFile, ArchiveFiles, Batch
@@ -33,26 +33,33 @@ READ_ROWS = 8192
 """Number of rows that are read of a file of the archive at a time."""
 
 
-def fill_from_archive(table: TopicTable, files: Files, root: str, state: LogState, births: Births) -> int:
+class Added(NamedTuple):
+    """How many rows were added to a table, and how many of them have a body that does not fit its schema."""
+
+    rows: int = 0
+    unfit: int = 0
+
+
+def fill_from_archive(table: TopicTable, files: Files, root: str, state: LogState, births: Births) -> Added:
     """Add the messages of an archive that come before the first entry of this log. `births` are those of the
-    topics before that entry. Return the number of rows that were added; 0 if the table has some of this log.
+    topics before that entry. Return how many rows were added: none if the table has some of this log.
 
     Raises TableError if the archive does not fit, or does not reach up to the log.
     """
     table.refresh()
     if table.position(state.cluster) is not None:
-        return 0
+        return Added()
     ranges = list(_ranges(table, files, root, state))
     if ranges and ranges[-1].last + 1 < state.begin:
         raise TableError(
             f"{root} ends with entry {ranges[-1].last} of {state.group}, and the log begins with entry "
             f"{state.begin}: what is between is in neither of them"
         )
-    added = 0
+    added: list[Added] = []
     for one in ranges:
         after = _births(table, one.batch, state.group) | (births if one is ranges[-1] else {})
-        added += _add(table, root, state, one, after)
-    return added
+        added.append(_add(table, root, state, one, after))
+    return Added(sum(one.rows for one in added), sum(one.unfit for one in added))
 
 
 class _Range(NamedTuple):
@@ -138,12 +145,12 @@ def _first_index(root: str, files: Sequence[tuple[str, ArchivedFile]]) -> int | 
     return min(found, default=None)
 
 
-def _add(table: TopicTable, root: str, state: LogState, wanted: _Range, after: Births) -> int:
+def _add(table: TopicTable, root: str, state: LogState, wanted: _Range, after: Births) -> Added:
     """Add the rows of one range."""
     writer, name = table.file_writer(), new_id()
     typed = TypedBodies(table.about.schema) if table.about.schema else None
     written: list[TableFile] = []
-    digest = count = 0
+    digest = count = bad = 0
     oldest: Births = {}
     for number, rows in enumerate(_rows(table, root, state, wanted)):
         digest = total([digest, *row_hashes(rows)])
@@ -153,6 +160,7 @@ def _add(table: TopicTable, root: str, state: LogState, wanted: _Range, after: B
             oldest[row["topic"]] = min(born, oldest.get(row["topic"], born))
         if typed is not None:
             rows = typed.appended(rows)
+            bad += unfit(rows)
         written += writer.write(rows, f"part-{name}-{number}")
     before = oldest if wanted.before is None else wanted.before
     certificate = Certificate(
@@ -161,7 +169,7 @@ def _add(table: TopicTable, root: str, state: LogState, wanted: _Range, after: B
     table.certify(certificate)
     table.add_files(written, certificate)
     table.refresh()
-    return count
+    return Added(count, bad)
 
 
 def _rows(table: TopicTable, root: str, state: LogState, wanted: _Range) -> Iterator[pa.Table]:

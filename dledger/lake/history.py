@@ -1,14 +1,16 @@
-"""`dledger.read`: messages as Arrow batches, of stores, of brokers, or of a table and the brokers behind it.
+"""`dledger.read`: messages as Arrow batches, of stores, of brokers, of a table, or of a table and the brokers
+behind it.
 
-With a table, the rows of the table come first, and then the messages that the brokers have behind them. The
-seam is an offset for each queue: the table holds every message of a queue up to it, and the brokers are asked
-for those from there on. So nothing is left out and nothing comes twice, also while the table is being filled.
+With a table and brokers, the rows of the table come first, and then the messages that the brokers have behind
+them. The seam is an offset for each queue: the table holds every message of a queue up to it, and the brokers
+are asked for those from there on. So nothing is left out and nothing comes twice, also while the table is
+being filled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,7 @@ def read(
     *,
     servers: str | Sequence[str] | None = None,
     table: str | TopicTable | None = None,
+    table_options: Mapping[str, str] | None = None,
     columns: str | Sequence[str] | None = None,
     **options: arrow_reader.Value,
 ) -> pa.RecordBatchReader:
@@ -55,9 +58,11 @@ def read(
     take several values accept lists, and options in JSON lists and maps. A time is a number (ms since the
     epoch), a text in ISO form, or a `datetime` with a time zone. An option that is None is not set.
 
-    With `servers` and `table`, the place of a table that `dledger lake` fills, the messages of the table come
-    first and those that only the brokers have after them: the whole history, each message once. A message of
-    the table has a `logIndex`, one of the brokers has none. Messages of deleted topics are left out.
+    With `table`, the place of a table that `dledger lake` fills, its messages are returned. With `servers` as
+    well, those that only the brokers have come after them: the whole history, each message once. A message of
+    the table has a `logIndex`, one of the brokers has none. Messages of topics that were deleted, as far as
+    the table or the brokers know it, are left out. `table_options` are those of the storage or the catalog,
+    as `--option` of `dledger lake`; `{"table": "NAMESPACE.NAME"}` names one of several Iceberg tables.
 
     Rows of one queue come in their order, but those of a table only within one of its files. The reader is
     lazy: only the batches of one task (some 64 MiB of log) are in memory at a time. Pandas (`read_pandas`),
@@ -68,15 +73,62 @@ def read(
     cannot, and ModuleNotFoundError, which says what to install. While rows are read, raises
     spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
     """
+    if table is None and table_options is not None:
+        raise BadOption("table_options has no effect without table")
     if table is None:
         return arrow_reader.read(path, servers=servers, columns=columns, **options)
-    if path is not None or servers is None:
-        raise BadOption("option table needs servers, the NameServers of the brokers behind the table")
+    if path is not None:
+        raise BadOption("path and table exclude each other: give the table alone, or with servers")
     for name in options:
         if name not in _WITH_TABLE:
             raise BadOption(f"option {name} cannot be given with table{did_you_mean(name, _WITH_TABLE)}")
+    opened, columns = _opened(table, table_options), names(columns) if isinstance(columns, str) else columns
+    _check_columns(columns)
+    if servers is None:
+        return _alone(opened, columns, dict(options))
     servers = servers if isinstance(servers, str) else ";".join(servers)
-    return _joined(servers, table, names(columns) if isinstance(columns, str) else columns, dict(options))
+    return _joined(servers, opened, columns, dict(options))
+
+
+def _check_columns(columns: Sequence[str] | None) -> None:
+    from dledger.lake.rows import VIEW
+
+    have = [*VIEW.values(), "group"]
+    for name in columns or ():
+        if name not in have:
+            raise BadOption(f"a table cannot give the column {name!r}{did_you_mean(name, have)}")
+
+
+def _check_topics(table: TopicTable, options: Options) -> None:
+    for topic in options.topics.named or ():
+        if topic not in table.about.topics:
+            there = ", ".join(table.about.topics)
+            raise BadOption(f"option subscribe: the table has the topics {there}, not {topic}")
+
+
+def _alone(table: TopicTable, columns: Sequence[str] | None, options: dict[str, Any]) -> pa.RecordBatchReader:
+    """Return the messages of a table, without asking brokers."""
+    import pyarrow as pa
+
+    from dledger.lake.deleted import is_dead
+    from dledger.spark.options import parse
+
+    given = {"path": "table"} | {  # no store is opened: only the other options and the columns count
+        name: arrow_reader.as_option(name, value) for name, value in options.items() if value is not None
+    }
+    parsed = parse(given, "batch")
+    _check_topics(table, parsed)
+    _, schema = arrow_reader.view_and_schema(given, columns)
+    newest: dict[str, tuple[int, Mapping[str, int]]] = {}
+    for one in table.certificates():
+        if one.last < (table.position(one.cluster) or 0) and one.last >= newest.get(one.cluster, (-1,))[0]:
+            newest[one.cluster] = one.last, one.births_after
+
+    def is_alive(topic: str, group: str, life: str) -> bool:
+        _, births = newest.get(life.partition(".")[0], (-1, {}))
+        return not is_dead(topic, life, births)
+
+    return pa.RecordBatchReader.from_batches(schema, _of_table(table, is_alive, schema, parsed))
 
 
 @dataclass(frozen=True)
@@ -89,21 +141,15 @@ class _Seam:
 
 
 def _joined(
-    servers: str, place: str | TopicTable, columns: Sequence[str] | None, options: dict[str, Any]
+    servers: str, table: TopicTable, columns: Sequence[str] | None, options: dict[str, Any]
 ) -> pa.RecordBatchReader:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from dledger.lake.rows import VIEW
     from dledger.lake.sources import lives_at_brokers
     from dledger.spark.live_queues import LiveQueues
     from dledger.spark.options import parse
 
-    table = _opened(place)
-    have = [*VIEW.values(), "group"]
-    for name in columns or ():
-        if name not in have:
-            raise BadOption(f"a table cannot give the column {name!r}{did_you_mean(name, have)}")
     if "subscribe" not in options:
         known = lives_at_brokers(table.about.topics, servers).values()
         options["subscribe"] = ",".join(sorted({topic for lives in known for topic in lives}))
@@ -111,10 +157,7 @@ def _joined(
         name: arrow_reader.as_option(name, value) for name, value in options.items()
     }
     parsed = parse(given, "batch")
-    for topic in parsed.topics.named or ():
-        if topic not in table.about.topics:
-            there = ", ".join(table.about.topics)
-            raise BadOption(f"option subscribe: the table has the topics {there}, not {topic}")
+    _check_topics(table, parsed)
     queues = LiveQueues(parse({"servers": servers, "subscribe": str(given["subscribe"])}, "batch"))
     try:
         seam = _seam(table, queues)
@@ -128,8 +171,11 @@ def _joined(
     live = arrow_reader.read(servers=servers, columns=asked, startingOffsets=starting, **options)
     schema = live.schema if columns is None else pa.schema([live.schema.field(name) for name in columns])
 
+    def is_alive(topic: str, group: str, life: str) -> bool:
+        return seam.lives.get((topic, group)) == life
+
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from _of_table(table, seam, schema, parsed)
+        yield from _of_table(table, is_alive, schema, parsed)
         for batch in live:
             if parsed.starting_ms is not None:
                 first = pa.scalar(parsed.starting_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
@@ -139,10 +185,14 @@ def _joined(
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _opened(table: str | TopicTable) -> TopicTable:
+def _opened(table: str | TopicTable, options: Mapping[str, str] | None = None) -> TopicTable:
     from dledger.lake.opening import Place, open_table
 
-    return open_table(Place("", table, {})) if isinstance(table, str) else table
+    if isinstance(table, str):
+        return open_table(Place("", table, dict(options or {})))
+    if options is not None:
+        raise BadOption("table_options is for a table that is given by its place")
+    return table
 
 
 def _seam(table: TopicTable, queues: LiveQueues) -> _Seam:
@@ -175,9 +225,10 @@ def _starting(seam: _Seam, queues: LiveQueues) -> dict[str, object]:
 
 
 def _of_table(
-    table: TopicTable, seam: _Seam, schema: pa.Schema, options: Options
+    table: TopicTable, is_alive: Callable[[str, str, str], bool], schema: pa.Schema, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of the table."""
+    """Yield the wanted rows of the table. `is_alive`: whether the topic of a broker group with this life
+    exists."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -188,11 +239,14 @@ def _of_table(
     needed = {"topic", "broker_group", "life", "store_time", "tags", "keys"}
     needed |= {columns[name] for name in schema.names}
     selection = Selection(tags=frozenset(options.tags) if options.tags else None, keys=options.keys)
-    alive = pa.array([f"{topic}@{group}/{life}" for (topic, group), life in seam.lives.items()], pa.string())
+    lives = ("topic", "broker_group", "life")
     for batch in table.scan(sorted(needed)):
         column = batch.column
-        names = pc.binary_join_element_wise(column("topic"), column("broker_group"), "@")
-        wanted = pc.is_in(pc.binary_join_element_wise(names, column("life"), "/"), value_set=alive)
+        found = pa.Table.from_batches([batch]).group_by(list(lives)).aggregate([]).to_pylist()
+        alive = ["/".join(row.values()) for row in found if is_alive(*(row[name] for name in lives))]
+        wanted = pc.is_in(
+            pc.binary_join_element_wise(*map(column, lives), "/"), value_set=pa.array(alive, pa.string())
+        )
         if options.topics.named is not None:
             wanted = pc.and_(wanted, pc.is_in(column("topic"), value_set=pa.array(options.topics.named)))
         stored = pc.divide(column("store_time").cast(pa.int64()), 1000)

@@ -307,11 +307,16 @@ def _beside(name: str) -> str:
 
 
 def _only_table(to: str, catalog: Catalog) -> str:
-    found = [".".join(name) for name in catalog.list_tables(NAMESPACE)]
+    spaces = catalog.list_namespaces()
+    mine = [space for space in spaces if space == (NAMESPACE,)]
+    found = [".".join(name) for space in mine or spaces for name in catalog.list_tables(space)]
     ours = [name for name in found if not name.endswith("_certificates")]
     if len(ours) != 1:
         there = f"has the tables {', '.join(sorted(ours))}" if ours else "has no table of ours"
-        raise TableError(f"the catalog {to} {there}: name one with --option table=NAMESPACE.TABLE")
+        raise TableError(
+            f"the catalog {to} {there}: name one with --option table=NAMESPACE.TABLE "
+            "(dledger.read: table_options)"
+        )
     return ours[0]
 
 

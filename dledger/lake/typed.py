@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
@@ -148,6 +151,18 @@ class TypedBodies:
             read, pa.struct([pa.field(name, kind.arrow) for name, kind in found]), fields=tuple(found)
         )
 
+    def described(self) -> str:
+        """Return the columns of a body with their types, as `shop string, cents int64`."""
+        return ", ".join(f"{field.name} {field.type}" for field in self._kind.arrow)
+
+
+def unfit(rows: pa.Table) -> int:
+    """Return how many of these rows have a body that does not fit the schema; 0 if bodies are not typed."""
+    if ERROR not in rows.column_names:
+        return 0
+    fitting = int(rows.column(ERROR).null_count)
+    return int(rows.num_rows) - fitting
+
 
 def _resolved(schema: Any, whole: Schema) -> Schema:
     """Follow `$ref`, and take the only alternative of `anyOf` that is not null. Empty for what is no object,
@@ -216,7 +231,8 @@ def schema_of(given: str) -> str:
     module, colon, name = given.partition(":")
     try:
         if colon and module.replace(".", "").isidentifier() and name.isidentifier():
-            found = _schema_of_type(msgspec.inspect.type_info(getattr(import_module(module), name)), 0)
+            with _current_directory_on_path():
+                found = _schema_of_type(msgspec.inspect.type_info(getattr(import_module(module), name)), 0)
         else:
             content = read_file(files_for(given), given)
             if content is None:
@@ -229,6 +245,18 @@ def schema_of(given: str) -> str:
     text = json.dumps(found)
     TypedBodies(text)
     return text
+
+
+@contextmanager
+def _current_directory_on_path() -> Iterator[None]:
+    """Let modules of the current directory be imported, as with `python -m`."""
+    here = os.path.abspath(".")
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the module may have changed the path itself
+            sys.path.remove(here)
 
 
 def _schema_of_type(found: Any, depth: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from dledger.lake.certificates import MAX_CERTIFICATES, Certificate, compacted, 
 from dledger.lake.log_reading import Log, LogState
 from dledger.lake.rows import Births
 from dledger.lake.tables import TableChanged, TopicTable
+from dledger.lake.typed import unfit
 
 TIDY_COMMITS = 100
 """Number of commits after which a writer looks whether certificates are to be merged."""
@@ -33,12 +34,14 @@ CONFLICTS = 20
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a table is filled. `rows` is the number of rows that this writer has added."""
+    """How far a table is filled. `rows` is the number of rows that this writer has added, and `unfit` how
+    many of them have a body that does not fit the schema."""
 
     group: str
     rows: int
     next_index: int
     committed: int
+    unfit: int = 0
 
 
 class TableWriter:
@@ -59,7 +62,7 @@ class TableWriter:
     ) -> None:
         self._table, self._log, self._births_at = table, log, births_at
         self._report, self._batch_bytes = report, batch_bytes
-        self._rows = 0
+        self._rows = self._unfit = 0
         self._last: Certificate | None = None
         """The certificate of the newest batch that this writer added."""
         self._untidy = TIDY_COMMITS
@@ -87,8 +90,9 @@ class TableWriter:
                     self._last, conflicts = batch.certificate, 0
                     self._untidy += 1
                     self._rows += batch.rows.num_rows
+                    self._unfit += unfit(batch.rows)
                     following = batch.certificate.last + 1
-                    self._report(Progress(state.group, self._rows, following, end))
+                    self._report(Progress(state.group, self._rows, following, end, self._unfit))
                     self._table.refresh()
             except TableChanged:
                 conflicts += 1

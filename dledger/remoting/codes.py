@@ -248,6 +248,9 @@ class ResponseCode(IntEnum):
 STORED_NUMBERS = "storedMessages"
 """Field of an answer with the code ALREADY_STORED: which messages of the batch are stored, from 0, with
 commas."""
+KEYS_LOOKED_UP = "keysLookedUp"
+"""Field of the answer to a batch with idempotency keys that was stored: how many of its keys the broker has
+looked up before. Brokers of earlier releases, which look up the first key only, do not send it."""
 
 
 class LanguageCode(IntEnum):

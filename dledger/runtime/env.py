@@ -40,6 +40,11 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
+def pause_s(seconds: float) -> None:
+    """Let the calling thread sleep. For blocking code outside of event loops."""
+    time.sleep(seconds)
+
+
 @dataclass(frozen=True)
 class Env:
     """Access of one process to the outside world. If three brokers run in one interpreter, each has its own

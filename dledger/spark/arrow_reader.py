@@ -17,6 +17,8 @@ from dledger.spark.option_values import BadOption, did_you_mean, names
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dledger.spark.views import View
+
 Value = str | int | bool | datetime | Iterable[object] | Mapping[str, object] | None
 Path = str | PurePath
 
@@ -45,9 +47,7 @@ def read(
     try:
         import pyarrow as pa
 
-        from dledger.spark.all_views import view_of
-        from dledger.spark.columns import arrow_schema
-        from dledger.spark.options import parse
+        import dledger.spark.all_views  # noqa: F401  all that the views need
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dledger"):
             raise
@@ -59,12 +59,30 @@ def read(
         given["path"] = _paths(path)
     if servers is not None:
         given["servers"] = servers if isinstance(servers, str) else ";".join(_all_texts("servers", servers))
-    if isinstance(columns, str):
-        columns = names(columns)
+    view, schema = view_and_schema(given, names(columns) if isinstance(columns, str) else columns)
+    parts = view.plan()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            for batch in view.read(part):
+                some = batch.select(schema.names)
+                yield some if some.schema.equals(schema) else some.cast(schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def view_and_schema(given: Mapping[str, str], columns: Sequence[str] | None) -> tuple[View, pa.Schema]:
+    """Return the view that these options ask for, with what it needs for these columns, and the schema of
+    its rows. Raises BadOption."""
+    import pyarrow as pa
+
+    from dledger.spark.all_views import view_of
+    from dledger.spark.columns import arrow_schema
+    from dledger.spark.options import parse
+
     parsed = parse(given, "batch")
     if columns is not None and parsed.view == "messages":
-        given.update(_asked_for(columns, parsed.given))
-        parsed = parse(given, "batch")
+        parsed = parse({**given, **dict(_asked_for(columns, parsed.given))}, "batch")
     view = view_of(parsed)
     whole = arrow_schema(view.columns)
     wanted = whole.names if columns is None else list(columns)
@@ -72,16 +90,7 @@ def read(
         if name not in whole.names:
             known = dict.fromkeys((*whole.names, *(_ON_DEMAND if parsed.view == "messages" else ())))
             raise BadOption(f"view {parsed.view} has no column {name!r}{did_you_mean(name, list(known))}")
-    schema = pa.schema([whole.field(name) for name in wanted])
-    parts = view.plan()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for part in parts:
-            for batch in view.read(part):
-                some = batch.select(wanted)
-                yield some if some.schema.equals(schema) else some.cast(schema)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    return view, pa.schema([whole.field(name) for name in wanted])
 
 
 def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from dledger.client.message import MessageQueue
 from dledger.formats.pop_handles import RETRY_PREFIX
 from dledger.spark import columns
 from dledger.spark.entry_ranges import Bools, Ints
-from dledger.spark.log_lives import unknown_topic
+from dledger.spark.log_lives import check_pattern, unknown_topic
 from dledger.spark.messages import message_columns, message_rows
 from dledger.spark.offsets import (
     DataLost,
@@ -128,6 +128,14 @@ class LiveQueues:
 
     def check_topics(self) -> None:
         self._queues()
+        self.check_pattern("stream")
+
+    def check_pattern(self, mode: str) -> None:
+        """Check that a pattern of topics matches one; see `log_lives.check_pattern`."""
+        choice = self._options.topics
+        if choice.pattern is not None:
+            own = [] if choice.system else self._open().system_topics()
+            check_pattern(choice, [topic for topic in self._open().topics() if topic not in own], mode)
 
     def groups(self) -> list[str]:
         return sorted({queue.broker_name for queue in self._queues()})
@@ -386,6 +394,7 @@ class LiveMessagesView:
         by_name = any(isinstance(given, Mapping) for given in named)
         queues = LiveQueues(options, NOTHING if by_name else pushed)
         try:
+            queues.check_pattern("batch")
             there = queues.bounds(qualify=len(queues.groups()) > 1)
             start = {queue: bounds.low for queue, bounds in there.items()}
             end = {queue: bounds.high for queue, bounds in there.items()}
@@ -451,6 +460,11 @@ class LiveQueuesView:
         return columns.queue_columns(life=self.options.include_life)
 
     def plan(self) -> list[InputPartition]:
+        queues = LiveQueues(self.options)
+        try:
+            queues.check_pattern("batch")
+        finally:
+            queues.close()
         return [WholePart(self.options.servers)]
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:

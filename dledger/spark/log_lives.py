@@ -13,6 +13,7 @@ Objects of `LogLives` are sent to executors by pickle.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -40,9 +41,9 @@ from dledger.formats.state_file import Snapshot
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import Bools, Ints, Piece, read_windows
 from dledger.spark.option_values import BadOption
-from dledger.spark.options import Options
+from dledger.spark.options import Options, TopicChoice
 from dledger.spark.records import Records, records_of
-from dledger.spark.selection import is_system_topic
+from dledger.spark.selection import is_system_topic, wants_topic
 from dledger.spark.stores import pieces
 
 UNKNOWN = -1
@@ -177,22 +178,41 @@ def log_topics(
     return LogTopics(found.lives(cluster), found.names(_queue_topics(replica)))
 
 
-def check_topics(options: Options, found: Sequence[LogTopics]) -> None:
+def check_topics(options: Options, found: Sequence[LogTopics], mode: str = "batch") -> None:
     """Raises BadOption if the options name a topic that none of the logs has, as it would look like an empty
-    one."""
+    one, and for a pattern that matches none (`check_pattern`)."""
     if not all(one.names is not None for one in found):
         return  # Apache's: its topics are not in the log
     known = frozenset[str]().union(*(one.names or () for one in found))
+    deleted = {name for one in found for name in one.lives.of if one.lives.begin(name)}
+    check_pattern(options.topics, known | deleted if options.include_deleted else known, mode)
     for topic in options.topics.names:
         if topic in known or is_system_topic(topic) or topic == SYSTEM_TOPIC:
             continue
-        deleted = any(one.lives.begin(topic) for one in found)
-        if deleted and options.include_deleted:
+        if topic in deleted and options.include_deleted:
             continue
-        if deleted:
+        if topic in deleted:
             more = "; includeDeleted=true shows its messages" if options.view == "messages" else ""
             raise BadOption(f"there is no topic {topic!r}: it was deleted{more}")
         raise BadOption(unknown_topic(topic, known))
+
+
+def check_pattern(choice: TopicChoice, known: Iterable[str], mode: str) -> None:
+    """Check that the option `subscribePattern`, if it is given, matches one of the topics that exist.
+
+    Raises BadOption in the mode `batch`, which would read nothing. Warns in the mode `stream`, which also
+    reads topics that are made later.
+    """
+    names = sorted(known)
+    if choice.pattern is None or any(wants_topic(choice, name) for name in names):
+        return
+    text = (
+        f"option subscribePattern: no topic matches {choice.pattern!r}, which must match the whole name"
+        f"{_shown_topics(names)}"
+    )
+    if mode == "batch":
+        raise BadOption(text)
+    warnings.warn(f"{text}. The stream reads topics that match as soon as they are made", stacklevel=2)
 
 
 def unknown_topic(topic: str, known: Iterable[str], what: str = "there is no topic") -> str:
@@ -201,8 +221,14 @@ def unknown_topic(topic: str, known: Iterable[str], what: str = "there is no top
     close = get_close_matches(topic, names, n=1)
     if close:
         return f"{what} {topic!r}: did you mean {close[0]!r}?"
+    return f"{what} {topic!r}{_shown_topics(names)}"
+
+
+def _shown_topics(known: Iterable[str]) -> str:
+    """Return the end of an error text that shows some of the topics which exist; empty if there are none."""
+    names = sorted(name for name in known if not is_system_topic(name))
     more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
-    return f"{what} {topic!r}" + (f"; there are {', '.join(names[:SHOWN_TOPICS])}{more}" if names else "")
+    return f"; there are {', '.join(names[:SHOWN_TOPICS])}{more}" if names else ""
 
 
 class _Found:

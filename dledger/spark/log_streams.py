@@ -197,10 +197,11 @@ class DirectoryQueues:
 
 
 def check_options(options: Options, replicas: Sequence[Replica]) -> None:
-    """Raises BadOption if the options name a topic that none of the logs has."""
-    if options.topics.names:
+    """Raises BadOption if the options name a topic that none of the logs has. Warns about a pattern that
+    matches none."""
+    if options.topics.names or options.topics.pattern is not None:
         known = [log_topics(replica, held_state(replica), replica.committed) for replica in replicas]
-        check_topics(options, known)
+        check_topics(options, known, "stream")
 
 
 def stream_lives(options: Options, replica: Replica, known: KnownLives) -> LogLives:

@@ -23,6 +23,8 @@ from dledger.spark.selection import ANY, Bounds, topic_and_group
 
 Offsets = dict[Queue, int]
 """Maps a queue, as (topic or topic@group, queue id), to an offset in it."""
+SHOWN_QUEUES = 10
+"""Largest number of queues that an error text names."""
 Encoded = dict[str, int | str]
 """An offset in the form in which Spark keeps it."""
 
@@ -129,6 +131,19 @@ def no_queue(option: str, queue: Queue, there: Iterable[Queue]) -> BadOption:
     """Return the error for an option that names a queue that does not exist."""
     known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
     return BadOption(f"option {option}: there is no queue {queue[0]}/{queue[1]}; the queues are {known}")
+
+
+def check_all_named(option: str, named: Mapping[Queue, int], there: Iterable[Queue], values: str) -> None:
+    """Raises BadOption if an option that says where a stream starts leaves out a queue, as Spark's Kafka
+    source does. `values`: what may be given for it."""
+    missing = encode_offsets(dict.fromkeys((queue for queue in there if queue not in named), 0))
+    if missing:
+        shown = [*missing][:SHOWN_QUEUES]
+        more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
+        raise BadOption(
+            f"option {option}: a stream needs the start of every queue, and it leaves out "
+            f"{', '.join(shown)}{more}: give each {values}, or choose fewer topics with subscribe"
+        )
 
 
 def nothing_stored(option: str, queue: Queue, timestamp_ms: int) -> BadOption:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.spark import access, kafka_options
 from dledger.spark import option_values as values
-from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
+from dledger.spark.option_values import EARLIEST, LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
 UNMATCHED = ("error", "latest")
@@ -253,7 +253,8 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     _check_use(given, view, source, mode)
     corrupt = CORRUPT.get(view, ("fail",))
     get = given.get
-    starting, (low, high) = _starting(given, mode), _times(given)
+    starting, ending, (low, high) = _starting(given, mode), _ending(given), _times(given)
+    _check_order(starting, ending)
     return Options(
         paths=values.paths(get("path", "")),
         servers=get("servers", "").strip(),
@@ -263,7 +264,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         tags=values.tags("tags", get("tags", "*")),
         keys=values.keys("keys", given["keys"]) if "keys" in given else None,
         starting=starting,
-        ending=_ending(given),
+        ending=ending,
         starting_ms=low,
         ending_ms=high,
         starting_times=_times_of(given, "starting"),
@@ -432,6 +433,20 @@ def _ending(given: Mapping[str, str]) -> str | Mapping[Queue, int]:
         if any(offset < LATEST for offset in found.values()):
             raise BadOption("option endingOffsets: -2 (earliest) would read nothing")
     return "latest" if _has_times(given, "ending") else found
+
+
+def _check_order(starting: str | Mapping[Queue, int], ending: str | Mapping[Queue, int]) -> None:
+    """Raises BadOption if a queue is to end before it starts. An end at the start is accepted: programs that
+    read from one offset to the next one come to it."""
+    if isinstance(starting, str) or isinstance(ending, str):
+        return
+    for queue, end in ending.items():
+        start = starting.get(queue, EARLIEST)
+        if end != LATEST and start > end:
+            raise BadOption(
+                f"option endingOffsets: {queue[0]}/{queue[1]} ends at {end}, which is before its start "
+                f"{start} (startingOffsets): nothing would be read"
+            )
 
 
 def _has_times(given: Mapping[str, str], end: str) -> bool:

@@ -18,7 +18,9 @@ Rows of one task keep their order in every queue, as at most one batch per queue
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -35,12 +37,14 @@ from dledger.client import (
     Producer,
     SendResult,
     SendStatus,
+    TopicNotFound,
 )
 from dledger.client.errors import AlreadyStored
 from dledger.client.producing.preset_ids import unique_id_of, with_unique_id
 from dledger.formats.checksum import crc32
 from dledger.formats.properties import IDEMPOTENT
-from dledger.runtime.env import production_env
+from dledger.runtime.env import monotonic_s, pause_s, production_env
+from dledger.spark.sink_brokers import no_topic
 from dledger.spark.sink_options import SinkOptions
 from dledger.spark.sink_rows import Outgoing, SinkError, outgoing, rows_of
 from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowWriter
@@ -52,6 +56,10 @@ KEPT_TWICE = ("%RETRY%", "%DLQ%")
 """Prefixes of topics in which brokers do not look for messages that are sent again."""
 BUFFERED_BATCHES = 4
 """Largest size of the rows that wait in a task, over all queues, as a multiple of `maxBatchBytes`."""
+GROUP_WAIT_S = 60.0
+"""How long a task with `exactlyOnce` waits for a broker group that is not registered, in seconds."""
+LOOK_AGAIN_S = 1.0
+"""Seconds between two looks whether the group is registered."""
 MESSAGE_OVERHEAD = 512
 """Largest size, in bytes, of what a stored message has besides body and properties: lengths, unique id,
 topic."""
@@ -63,7 +71,8 @@ Acknowledgement = Callable[[], SendResult]
 class Sending(Protocol):
     """The methods of `client.Producer` that the sink uses."""
 
-    def queues(self, topic: str) -> list[MessageQueue]: ...
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]: ...
+    def has_route(self, topic: str) -> bool: ...
     def begin(self, message: Message, queue: MessageQueue) -> Acknowledgement: ...
     def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Acknowledgement: ...
 
@@ -107,6 +116,8 @@ class QueueWriter:
         self._turn = turn
         self._attempt = attempt
         self._queues: dict[str, list[MessageQueue]] = {}
+        self._absent: set[MessageQueue] = set()
+        """Queues of the driver's list whose broker group is not registered now."""
         self._waiting: dict[MessageQueue, _Waiting] = {}
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
@@ -148,7 +159,7 @@ class QueueWriter:
                     f"row {row.row} of the task: brokers store equal messages of {topic} again, as consumers "
                     "give messages back to such topics on purpose: remove the option exactlyOnce"
                 )
-            queues = self._queues[topic] = sorted(self._producer.queues(topic))
+            queues = self._queues[topic] = self._queues_of(topic, row.row)
         if row.partition is not None:
             if not 0 <= row.partition < len(queues):
                 raise SinkError(
@@ -164,6 +175,36 @@ class QueueWriter:
             queue = self._current[topic] = queues[self._turn % len(queues)]
             self._turn += 1
         return queue
+
+    def _queues_of(self, topic: str, row: int) -> list[MessageQueue]:
+        """Return the queues of a topic, sorted. Raises SinkError for a topic that does not exist, unless the
+        option `createTopic` lets brokers create it."""
+        there = sorted(self._producer.queues(topic))
+        if topic == self._options.topic and self._options.queues:
+            fixed = list(self._options.queues)
+            self._absent.update(set(fixed).difference(there))
+            return fixed
+        if not self._options.create_topic and not self._producer.has_route(topic):
+            raise SinkError(f"row {row} of the task: {no_topic(self._options, topic)}")
+        return there
+
+    def _wait_for(self, queue: MessageQueue, where: str) -> None:
+        """Wait until the broker group of a queue is registered again. Raises SinkError after GROUP_WAIT_S."""
+        warnings.warn(
+            f"{where}: broker group {queue.broker_name} is not registered: waiting up to {GROUP_WAIT_S:g} s",
+            stacklevel=2,
+        )
+        end = monotonic_s() + GROUP_WAIT_S
+        while queue in self._absent:
+            if monotonic_s() > end:
+                raise SinkError(
+                    f"{where}: broker group {queue.broker_name} has not been registered for "
+                    f"{GROUP_WAIT_S:g} s, and with exactlyOnce only it can recognise these rows: start its "
+                    "brokers, and start the write again"
+                )
+            pause_s(LOOK_AGAIN_S)
+            with suppress(TopicNotFound):
+                self._absent.difference_update(self._producer.queues(queue.topic, refresh=True))
 
     def _flush(self, queue: MessageQueue) -> None:
         """Send the waiting rows of a queue as one request. First wait for the acknowledgement of the batch
@@ -189,6 +230,12 @@ class QueueWriter:
                 result = acknowledged()
                 if result.status is not SendStatus.OK:
                     raise SinkError(f"{where}: stored, but not on a quorum: {result.status.value}")
+                if self._options.exactly_once and result.keys_looked_up < len(rows):
+                    raise SinkError(
+                        f"{where}: stored, but the broker did not look up the ids of all rows, so rows that "
+                        "were sent before are stored twice now: a broker of an older version has become the "
+                        "leader. Upgrade all brokers of the topic, and start the write again"
+                    )
                 self.sent += len(rows)
                 return
             except AlreadyStored as error:
@@ -207,6 +254,8 @@ class QueueWriter:
                 acknowledged = self._begin(rows, queue, again=True)
 
     def _begin(self, rows: list[Outgoing], queue: MessageQueue, *, again: bool) -> Acknowledgement:
+        if queue in self._absent:
+            self._wait_for(queue, f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}")
         messages = [self._named(row, again) for row in rows]
         if len(messages) == 1 and not self._options.exactly_once:
             return self._producer.begin(messages[0], queue)  # may be compressed, and larger than a batch

@@ -1,20 +1,23 @@
-"""Asks brokers, before a write with `exactlyOnce`, whether they recognise messages that are sent again, and
-whether the log still has what the batch of a stream may have sent before."""
+"""What the driver asks brokers before a write: whether the topic exists and, with `exactlyOnce`, which queues
+it has, whether brokers recognise messages that are sent again, and whether the log still has what the batch
+of a stream may have sent before."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from dledger.client import TopicNotFound
+from dledger.client import ClientError, Producer, TopicNotFound
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import RangeOptions
 from dledger.runtime.atomic_file import read_file
 from dledger.runtime.files import OsFiles
 from dledger.runtime.remote_files import absolute, is_url
+from dledger.spark.log_lives import unknown_topic
 from dledger.spark.option_values import BadOption
 from dledger.spark.sink_options import SinkOptions
 
@@ -30,6 +33,41 @@ class Begun(NamedTuple):
 
     number: int
     time: int
+
+
+def with_topic(options: SinkOptions) -> SinkOptions:
+    """Return the options with the queues of their topic, which `exactlyOnce` needs. The topic is created if
+    it does not exist and `createTopic` is set. If a column names the topics, the options are returned
+    unchanged.
+
+    Raises BadOption if the topic does not exist, as a mistyped name would become a topic of its own. Raises
+    ClientError if no NameServer answers, or if the topic cannot be created.
+    """
+    if not options.topic:
+        return options
+    with Producer(CONSUMER_GROUP, options.servers, client=options.access.client()) as producer:
+        there = False
+        with suppress(TopicNotFound):
+            producer.queues(options.topic)  # also of a topic that brokers would create
+            there = producer.has_route(options.topic)
+        if not there and not options.create_topic:
+            raise BadOption(f"option topic: {no_topic(options)}")
+        if not there:
+            producer.create_topic(options.topic)
+        queues = sorted(producer.queues(options.topic, refresh=True))
+    return replace(options, queues=tuple(queues)) if options.exactly_once else options
+
+
+def no_topic(options: SinkOptions, topic: str = "") -> str:
+    """Return the error text for a topic that does not exist. `topic`: the name in a row, if a column names
+    the topics."""
+    known: list[str] = []
+    access = RangeOptions(CONSUMER_GROUP, client=options.access.client())
+    with suppress(ClientError), RangePuller(options.servers, access) as puller:  # it may not list them
+        known = puller.topics()
+    text = unknown_topic(topic or options.topic, known)
+    end = "" if text.endswith("?") else "."
+    return f"{text}{end} Create it with `dledger topic create`, or set createTopic to true"
 
 
 def check_brokers(options: SinkOptions) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dledger.client import ClientError
+from dledger.client import ClientError, MessageQueue
 from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
 from dledger.client.options import namesrv_addresses
-from dledger.spark import access
+from dledger.spark import access, kafka_options
 from dledger.spark import option_values as values
 from dledger.spark.option_values import BadOption, did_you_mean
 from dledger.spark.sink_rows import IdColumn
@@ -16,6 +16,8 @@ from dledger.spark.sink_rows import IdColumn
 OPTIONS = {
     "servers": "NameServers of live brokers: host:port, several with , or ;",
     "topic": "topic of all rows; without it each row names its topic in the column topic",
+    "createTopic": "true: a topic that does not exist is created when the write begins; default false: it is "
+    "refused",
     "maxBatchBytes": "approximate bytes of one request; default 524288, at most 4194304",
     "maxInFlight": "requests of one task in flight at the same time, to different queues; default 4; "
     "1: one by one",
@@ -35,7 +37,6 @@ NO_DELAY = "the sink cannot delay messages: remove this option or column"
 REFUSED = {
     "path": "only live brokers can be written to: give NameServers with servers",
     "acks": QUORUM_ONLY,
-    "kafka.acks": QUORUM_ONLY,
     "delayLevel": NO_DELAY,
     **access.REFUSED,
 }
@@ -90,6 +91,10 @@ class SinkOptions:
     """The option `checkpointLocation` of Spark, for a stream."""
     ids: IdColumn | None = None
     """The column that names the rows, if there is one (`with_ids`)."""
+    create_topic: bool = False
+    queues: tuple[MessageQueue, ...] = ()
+    """The queues of `topic` with `exactlyOnce`, as they were when the driver began the write. All attempts of
+    its tasks use them, whatever broker groups are up then. Empty if each attempt asks for the queues."""
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -138,6 +143,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         id_column,
         exactly_once,
         given.get("checkpointLocation", ""),
+        create_topic=values.flag("createTopic", given.get("createTopic", "false")),
     )
 
 
@@ -151,6 +157,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         known = by_lower.get(name.lower())
         if name.lower() in refused:
             raise BadOption(f"option {name}: {refused[name.lower()]}")
+        if known is None and (why := kafka_options.sink_reason(name)):
+            raise BadOption(why)
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:

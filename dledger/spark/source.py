@@ -42,8 +42,9 @@ from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
 from dledger.spark.queue_source import Queues
+from dledger.spark.session_warnings import warn_once
 from dledger.spark.sink import BatchWriter, stream_writer
-from dledger.spark.sink_brokers import check_brokers
+from dledger.spark.sink_brokers import check_brokers, with_topic
 from dledger.spark.streaming import RefusingReader, check_release, stream_reader
 from dledger.spark.versions import HAS_PUSHDOWN, Filter, session_pushes
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
@@ -76,7 +77,7 @@ class DledgerSource(DataSource):
             return PushingReader(view)
         if HAS_PUSHDOWN and "pushdown" not in options.given and isinstance(view, Narrowed):
             if session_pushes() is False:
-                warnings.warn(NOT_PUSHED, stacklevel=1)
+                warn_once("not-pushed", NOT_PUSHED)
             return WillingReader(view)
         return ViewReader(view)
 
@@ -90,12 +91,14 @@ class DledgerSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise BadOption('mode overwrite: a topic can only be appended to: use mode("append")')
-        return BatchWriter(*_sink(self.options, schema))
+        options, columns = _sink(self.options, schema)
+        return BatchWriter(with_topic(options), columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise BadOption('outputMode complete: a topic can only be appended to: use outputMode("append")')
-        return stream_writer(*_sink(self.options, schema))
+        options, columns = _sink(self.options, schema)
+        return stream_writer(with_topic(options), columns)
 
     def _parse(self, mode: str | None) -> Options:
         options = parse(dict(self.options), mode)

@@ -18,6 +18,7 @@ from dledger.spark.offsets import (
     Offsets,
     Position,
     There,
+    check_all_named,
     check_not_lost,
     decode,
     encode,
@@ -136,15 +137,18 @@ class BaseReader(DataSourceStreamReader):
             return at_times(self._queues, "startingTimestamp", times, there, strict=strict)
         if options.starting == "latest":
             return {queue: bounds.high for queue, bounds in there.items()}
-        # Queues that an option does not name begin at their first message, as new queues do.
-        start = {queue: bounds.low for queue, bounds in there.items()}
         if options.starting_times:
             name, times = "startingOffsetsByTimestamp", dict(options.starting_times)
-            return {**start, **at_times(self._queues, name, times, there, strict=strict)}
-        if isinstance(options.starting, str):
+            start = at_times(self._queues, name, times, there, strict=strict)
+            check_all_named(name, times, there, "a time, such as 0 (everything)")
             return start
+        if isinstance(options.starting, str):
+            return {queue: bounds.low for queue, bounds in there.items()}
         fail = options.fail_on_data_loss
-        return {**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)}
+        start = named_offsets(options.starting, there, "startingOffsets", fail=fail)
+        values = "-2 (its first message), -1 (its end) or an offset"
+        check_all_named("startingOffsets", options.starting, there, values)
+        return start
 
     def _there(self, known: Position) -> There:
         """Return what the source has now. Names have the same form as in `known`: with or without the

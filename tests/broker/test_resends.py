@@ -490,11 +490,12 @@ def test_a_batch_with_keys_is_recognised_message_by_message(tmp_path: Path) -> N
         async with serving(tmp_path) as world:
             one = await keyed_batch(world, b"one", b"two", b"three")
             assert len(one.ext["msgId"].split(",")) == 3
+            assert one.ext["keysLookedUp"] == "3", "so that the sink knows that each key was looked up"
             assert stored_of(await keyed_batch(world, b"three", b"one", b"two", queue=1)) == [0, 1, 2]
             assert stored_of(await keyed_batch(world, b"four", b"two", b"five", b"one")) == [1, 3]
             assert place(await keyed_batch(world, b"four", b"five"))[3] == "3"
             alone = await world.send("T", b"two", 1, keyed("two"))
-            assert place(alone)[2:] == ("0", "1")
+            assert place(alone)[2:] == ("0", "1") and "keysLookedUp" not in alone.ext
             await world.send("T", b"six", 1, keyed("six"))
             assert stored_of(await keyed_batch(world, b"seven", b"six")) == [1]
             assert stored_of(await keyed_batch(world, b"six")) == [0], "a batch of one"

@@ -478,6 +478,7 @@ class FakeCluster:
                 RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
                 RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
                 RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
             },
             limits=ServerLimits(close_grace_s=0.05),
             name="fake-namesrv",
@@ -579,6 +580,9 @@ class FakeCluster:
 
     def _topic_list(self, connection: Connection, request: Request) -> None:
         connection.respond(request, 0, body=TopicList(sorted(self.topics)).encode())
+
+    def _system_topics(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, 0, body=TopicList([GROUP, "TBW102"]).encode())
 
     def _cluster_info(self, connection: Connection, request: Request) -> None:
         info = ClusterInfo({data.brokerName: data for data in self._brokers()}, {"DefaultCluster": [GROUP]})

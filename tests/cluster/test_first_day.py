@@ -1,4 +1,5 @@
-"""The programs of the tutorial for data engineers and of the page for users of Kafka, on a real group."""
+"""The programs of the tutorial for data engineers, and of the pages for users of Kafka and of the sink, on a
+real group."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tests.page_programs import ROOT, Program, programs, run_program
 
 TUTORIAL = ROOT / "docs/tutorial/first-day-with-data.md"
 KAFKA = ROOT / "docs/reference/from-kafka.md"
+SINK = ROOT / "docs/reference/spark-sink.md"
 LIMIT_S = 300
 """Spark starts slowly on a loaded machine."""
 
@@ -56,3 +58,10 @@ def test_the_programs_with_spark(page: Path, group: LocalCluster, tmp_path: Path
             program.code = program.code.replace("sales", topic)
             program.output = program.output and program.output.replace("sales", topic)
             run(program, group, directory)
+
+
+@pytest.mark.spark
+def test_the_example_of_the_sink(group: LocalCluster, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    (example,) = [program for program in programs(SINK) if program.not_run is None]
+    run(example, group, tmp_path)

@@ -235,6 +235,39 @@ def test_what_is_there_is_printed_and_then_it_ends(
     assert not cluster.commits, "nothing is committed without --group"
 
 
+def test_it_says_why_nothing_is_printed(
+    cluster: FakeCluster, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run("consume", "orders") == 0
+    assert capfdbinary.readouterr().err == b"dledger consume: topic orders has no stored messages\n"
+    filled(cluster, tmp_path)
+    capfdbinary.readouterr()
+    none = b"dledger consume: none of the 3 stored messages of topic orders passes "
+    for words, text in (
+        (("--key", "k1,k2"), none + b"--key 'k1,k2'; the newest have the keys k1, k2\n"),
+        (("--tag", "A"), none + b"--tag 'A'; the newest have the tags a, b, none\n"),
+        (("--tag", "a", "--key", "k2"), b"--tag 'a' and --key 'k2'; the newest have the tags a, b, none, "),
+        (("--from", "latest"), b"--from latest begins behind the stored messages of topic orders: add "),
+        (("--from", "-1m"), b"topic orders has no stored messages from -1m on\n"),
+    ):
+        assert run("consume", "orders", *words) == 0
+        printed = capfdbinary.readouterr()
+        assert printed.out == b"" and text in printed.err, words
+    assert run("consume", "orders", "--key", "k2") == 0
+    assert capfdbinary.readouterr().err == b"", "nothing is said where something is printed"
+
+
+def test_options_of_kafkas_commands_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, option, text in (
+        ("consume", "--from-beginning", "No such option: --from-beginning: that is the default"),
+        ("consume", "--bootstrap-server", "it is --namesrv here"),
+        ("consume", "--partition", "all queues of the topic are read"),
+        ("produce", "--bootstrap-server", "it is --namesrv here"),
+    ):
+        assert run(command, "orders", option, "x") == 2
+        assert text in " ".join(capsys.readouterr().err.split()), option
+
+
 def test_what_is_printed_as_json_or_csv_can_be_sent_again(
     cluster: FakeCluster, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

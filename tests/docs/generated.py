@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dledger.commands.declaring import Command, Declared
 from dledger.commands.exit_codes import TABLE
 from dledger.commands.mqadmin.options import EVERYWHERE
 from dledger.spark import column_meanings
-from dledger.spark.kafka_options import OF_CONSUMER, OF_SOURCE
+from dledger.spark.kafka_options import OF_CONSUMER, OF_SINK, OF_SOURCE, KafkaOption
 from dledger.spark.options import OPTIONS, VIEWS
 from tests.docs import declared_tables, error_tables, trial_tables
 
@@ -200,8 +200,17 @@ def spark_options() -> str:
 
 def kafka_options() -> str:
     """Options of Spark's Kafka source, and what they are here."""
+    return _options_of_kafka({**OF_SOURCE, **OF_CONSUMER})
+
+
+def kafka_sink_options() -> str:
+    """Options of Spark's Kafka sink, and what they are here."""
+    return _options_of_kafka(OF_SINK)
+
+
+def _options_of_kafka(options: Mapping[str, KafkaOption]) -> str:
     rows = []
-    for name, option in {**OF_SOURCE, **OF_CONSUMER}.items():
+    for name, option in options.items():
         here = ", ".join(f"`{one}`" for one in option.here.split(", ") if one)
         if option.accepted:
             answer = "the same" if option.here == name else f"accepted; {here}"
@@ -361,6 +370,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "spark-options": spark_options,
     "spark-columns": spark_columns,
     "kafka-options": kafka_options,
+    "kafka-sink-options": kafka_sink_options,
     "commands": commands,
     "mqadmin": mqadmin_commands,
     "exit-codes": exit_codes,

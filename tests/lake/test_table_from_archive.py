@@ -82,7 +82,7 @@ def fill(group: Group, root: str, begin: int, rows: list[Row]) -> TopicTable:
     born = max((birth for birth in births if birth <= position), default=0)
     table = group.table()
     state = log.state()._replace(begin=begin)
-    assert fill_from_archive(table, OsFiles(), root, state, {"orders": born} if born else {})
+    assert fill_from_archive(table, OsFiles(), root, state, {"orders": born} if born else {}).rows
     assert table.position("c0") == begin
     return group.fill()
 
@@ -115,7 +115,7 @@ def test_a_table_that_has_something_takes_nothing(tmp_path: Path, format: str) -
     group = three_lives(tmp_path, format)
     root = archived(group, tmp_path / "archive", 300)
     table = group.fill()
-    assert fill_from_archive(table, OsFiles(), root, group.write().state()._replace(begin=100), {}) == 0
+    assert fill_from_archive(table, OsFiles(), root, group.write().state()._replace(begin=100), {}).rows == 0
 
 
 def _lose_a_row(root: Path) -> None:

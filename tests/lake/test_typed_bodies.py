@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,8 +19,9 @@ import pyarrow as pa
 from dledger.lake.table_audit import audit_table
 from dledger.lake.tables import About, TableError
 from dledger.lake.typed import MAX_FIELDS, TypedBodies, inferred, schema_of
-from tests.audit.store_builder import Log
-from tests.lake.lake_kit import Group, rows_of
+from tests.audit.store_builder import Log, write_store
+from tests.command_line import run
+from tests.lake.lake_kit import Group, make_topic, rows_of
 
 TIME = {"type": "string", "format": "date-time"}
 
@@ -245,3 +247,34 @@ def test_a_list_that_is_missing_or_null_stays_null(tmp_path: Path, format: str) 
         assert not audit_table(table, [group.write()]).findings
         table.compact()
         table.refresh()
+
+
+def test_the_command_says_what_it_inferred_and_what_did_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Log()
+    log.open_term(1)
+    make_topic(log)
+    for body in (b'{"shop": "north", "cents": 5}', b"no JSON", b'{"shop": "west", "cents": 7}'):
+        log.message("orders", body)
+    write_store(log, tmp_path / "n0")
+    words = ("lake", "orders", "--store", str(tmp_path / "n0"), "--schema", "infer", "--to")
+    assert run(*words, str(tmp_path / "a"), "--format", "delta") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "bodies have the fields, as inferred from the oldest messages: shop string, cents int64",
+        "bodies that do not fit: 1 of the 3 added (column value_error says why)",
+    ]
+    assert run(*words, str(tmp_path / "b"), "--format", "delta", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["unfit_bodies"] == 1 and list(shown["schema"]["properties"]) == ["shop", "cents"]
+
+
+def test_a_type_of_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from typing import TypedDict\nclass Sale(TypedDict):\n    shop: str\n"
+    (tmp_path / "shop_types_of_a_test.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    before = list(sys.path)
+    assert json.loads(schema_of("shop_types_of_a_test:Sale"))["required"] == ["shop"]
+    assert sys.path == before

@@ -64,6 +64,19 @@ def test_a_session_that_pushes_nothing_accepts_the_reader_and_says_so(store: Pat
 
 
 @needs_pushdown
+def test_a_session_is_told_once(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/other")
+    with pytest.warns(UserWarning, match="does not push filters down"):
+        reader_of(store, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reader_of(store, False)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "of another session"))
+    with pytest.warns(UserWarning, match="does not push filters down"):
+        reader_of(store, False)
+
+
+@needs_pushdown
 @pytest.mark.parametrize(("options", "kind"), [({"pushdown": "false"}, ViewReader), ({}, WillingReader)])
 def test_nothing_is_said_where_nothing_is_known_or_asked(
     options: dict[str, str], kind: type, store: Path

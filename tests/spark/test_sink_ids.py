@@ -25,7 +25,7 @@ from dledger.client.encoding import received_all
 from dledger.client.errors import AlreadyStored
 from dledger.client.producing.preset_ids import MessageWithId, unique_id_of
 from dledger.local.cluster import LocalCluster
-from dledger.spark import sink_rows, source
+from dledger.spark import sink, sink_rows, source
 from dledger.spark.option_values import BadOption
 from dledger.spark.sink import QueueWriter
 from dledger.spark.sink_brokers import check_brokers
@@ -151,11 +151,15 @@ class Recorder:
 
     def __init__(self, fails: int = 0) -> None:
         self.sent: list[tuple[int, list[MessageWithId]]] = []
+        self.to: list[tuple[MessageQueue, list[MessageWithId]]] = []
         self.alone = 0
         self._fails = fails
 
-    def queues(self, topic: str) -> list[MessageQueue]:
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         return [MessageQueue(topic, "g", number) for number in (0, 1)]
+
+    def has_route(self, topic: str) -> bool:
+        return True
 
     def begin(self, message: Message, queue: MessageQueue) -> Callable[[], SendResult]:
         self.alone += 1
@@ -165,13 +169,15 @@ class Recorder:
         named = [message for message in messages if isinstance(message, MessageWithId)]
         assert len(named) == len(messages)
         self.sent.append((queue.queue_id, named))
+        self.to.append((queue, named))
         self._fails -= 1
         failing = self._fails >= 0
 
         def answer() -> SendResult:
             if failing:
                 raise OutcomeUnknown("?")
-            return SendResult(SendStatus.OK, "", "", queue, 0)
+            keys = sum("__IDEMPOTENT" in (message.properties or {}) for message in messages)
+            return SendResult(SendStatus.OK, "", "", queue, 0, keys_looked_up=keys)
 
         return answer
 
@@ -290,6 +296,59 @@ def test_an_answer_that_names_no_row_ends_the_task() -> None:
 
     with pytest.raises(SinkError, match="the broker does not say which rows are stored"):
         write(Vague(), rows([ours(1)], OURS), exactly_once=True)
+
+
+@pytest.mark.parametrize("looked_up", [0, 1])
+def test_an_older_leader_that_stores_keyed_rows_ends_the_task(looked_up: int) -> None:
+    """It looks at the first id of a batch, and says nothing about the others."""
+
+    class Older(Recorder):
+        def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
+            answer = super().begin_batch(messages, queue)
+            return lambda: answer()._replace(keys_looked_up=looked_up)
+
+    sent = [one._replace(partition=0) for one in rows([ours(0), ours(1)], OURS)]
+    with pytest.raises(SinkError, match=r"rows 0 to 1 .*did not look up the ids of all rows.* older version"):
+        write(Older(), sent, exactly_once=True)
+    assert write(Older(), sent) == 2, "without exactlyOnce nothing is looked up"
+
+
+class Joining(Recorder):
+    """A second broker group is registered only after some looks."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
+        self.looks -= refresh
+        other = [MessageQueue(topic, "h", number) for number in (0, 1)] if self.looks <= 0 else []
+        return super().queues(topic) + other
+
+
+def test_the_queues_are_those_that_the_driver_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "LOOK_AGAIN_S", 0.01)
+    names = [ours(number) for number in range(40)]
+
+    def places(producer: Recorder) -> dict[str, MessageQueue]:
+        found: dict[str, MessageQueue] = {}
+        for queue, messages in producer.to:
+            found |= {(message.properties or {})[DEDUP_ID]: queue for message in messages}
+        return found
+
+    whole = Joining(0)
+    fixed = tuple(whole.queues("T"))
+    write(whole, rows(names, OURS), exactly_once=True, queues=fixed)
+    late = Joining(3)
+    with pytest.warns(UserWarning, match=r"rows 1 to 37 .* broker group h is not registered: waiting"):
+        assert write(late, rows(names, OURS), exactly_once=True, queues=fixed) == 40
+    assert places(late) == places(whole) and {queue.broker_name for queue, _ in late.to} == {"g", "h"}
+    monkeypatch.setattr(sink, "GROUP_WAIT_S", 0.05)
+    with (
+        pytest.warns(UserWarning, match="broker group h"),
+        pytest.raises(SinkError, match=r"group h has not been registered for 0\.05 s, .* start its brokers"),
+    ):
+        write(Joining(10**9), rows(names, OURS), exactly_once=True, queues=fixed)
 
 
 def test_the_same_id_with_another_body_is_an_error_that_names_both() -> None:

@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from dledger.remoting.codes import RequestCode
 from dledger.spark import sink_options
 from dledger.spark.option_values import BadOption
-from dledger.spark.sink_brokers import WINDOW_MARGIN_MS, Begun, begun_batch, check_brokers
-from tests.client.fake_cluster import FakeCluster
+from dledger.spark.sink_brokers import WINDOW_MARGIN_MS, Begun, begun_batch, check_brokers, with_topic
+from tests.client.fake_cluster import FakeCluster, eventually
 
 BEGUN_MS = 1_700_000_000_000
 SPARK_4 = """v1
@@ -101,3 +102,53 @@ def test_what_is_in_the_log_or_not_known_is_written(tmp_path: Path) -> None:
     checked(place, late, 100, topic="NotThereYet")
     checked(checkpoint(tmp_path / "ended", (0, 1), (0, 1)), late, 100)
     checked("", late, 100)
+
+
+def test_it_waits_for_a_leader(tmp_path: Path) -> None:
+    place = checkpoint(tmp_path / "c", (0, 1), (0,))
+
+    async def test() -> None:
+        async with FakeCluster(topics={"T": 4}) as cluster:
+            cluster.lowest["T", 2] = 100
+            for broker in cluster.brokers:
+                broker.oldest_ms = BEGUN_MS + 3_600_000
+            cluster.lead(-1)
+            given = {"servers": cluster.namesrv, "exactlyOnce": "true", "checkpointLocation": place}
+            options = sink_options.parse({**given, "topic": "T"})
+            checking = asyncio.create_task(asyncio.to_thread(check_brokers, options))
+            await eventually(
+                lambda: any(RequestCode.GET_MIN_OFFSET in one.requests for one in cluster.brokers)
+            )
+            assert not checking.done()
+            cluster.lead(1)
+            await checking
+
+    with pytest.raises(BadOption, match="batch 1 of the checkpoint"):
+        asyncio.run(test())
+
+
+def with_topics(topic: str, **options: str) -> sink_options.SinkOptions:
+    """What the driver finds in a cluster with the topics Orders and Payments, which creates others."""
+
+    async def test() -> sink_options.SinkOptions:
+        async with FakeCluster(topics={"Orders": 4, "Payments": 2, "TBW102": 8}) as cluster:
+            given = sink_options.parse({"servers": cluster.namesrv, "topic": topic, **options})
+            found = await asyncio.to_thread(with_topic, given)
+            assert (topic in cluster.topics) == (topic == "Orders" or options.get("createTopic") == "true")
+            return found
+
+    return asyncio.run(test())
+
+
+def test_a_target_topic_that_does_not_exist_is_refused_unless_it_is_to_be_created() -> None:
+    assert with_topics("Orders").queues == ()
+    with pytest.raises(BadOption, match=r"option topic: there is no topic 'Ordres': did you mean 'Orders'\?"):
+        with_topics("Ordres")
+    with pytest.raises(BadOption, match=r"there are Orders, Payments\. Create it with .* createTopic"):
+        with_topics("Zzz", createTopic="false")
+    with_topics("Zzz", createTopic="true")
+
+
+def test_the_driver_fixes_the_queues_for_exactly_once() -> None:
+    found = with_topics("Orders", exactlyOnce="true").queues
+    assert [queue.queue_id for queue in found] == [0, 1, 2, 3]

@@ -126,6 +126,10 @@ def test_defaults_differ_between_batch_and_stream() -> None:
         ({"path": "/a", "startingOffsets": "latest"}, "'latest' is not one of earliest"),
         ({"path": "/a", "startingOffsets": '{"a": {"0": -1}}'}, "-1 .latest. is for streams"),
         ({"path": "/a", "startingOffsets": '{"a": {"x": 1}}'}, "must have the form"),
+        (
+            {"path": "/a", "startingOffsets": '{"a": {"0": 9}}', "endingOffsets": '{"a/0": 8}'},
+            "a/0 ends at 8, which is before its start 9 .startingOffsets.: nothing would be read",
+        ),
         ({"path": "/a", "endingOffsets": '{"a": {"0": -2}}'}, "-2 .earliest. would read nothing"),
         (
             {"path": "/a", "startingTimestamp": "monday"},

@@ -170,8 +170,11 @@ class FakeProducer:
         self._fails = list(fails)
         self._status = status
 
-    def queues(self, topic: str) -> list[MessageQueue]:
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         return [MessageQueue(topic, "g", number) for number in (1, 0)]
+
+    def has_route(self, topic: str) -> bool:
+        return topic != "Mistyped"
 
     def begin(self, message: Message, queue: MessageQueue) -> Callable[[], SendResult]:
         return self.begin_batch([message], queue)
@@ -241,6 +244,13 @@ def test_partition_goes_before_key_and_rows_keep_their_order() -> None:
         SinkError, match=r"row 0 of the task: partition 2 is not a queue of the topic 'T'.*0 to 1"
     ):
         QueueWriter(FakeProducer(), SinkOptions(SERVERS, "T"), 0).write(numbered(1, partition=2))
+
+
+def test_a_topic_that_a_row_names_and_that_does_not_exist_is_refused() -> None:
+    sent = [Outgoing(3, Message("Mistyped", b"x"), None)]
+    with pytest.raises(SinkError, match=r"row 3 of the task: there is no topic 'Mistyped'.* createTopic"):
+        QueueWriter(FakeProducer(), SinkOptions("127.0.0.1:1"), 0).write(sent)
+    assert QueueWriter(FakeProducer(), SinkOptions("", create_topic=True), 0).write(sent) == 1
 
 
 def test_what_waits_is_bounded_over_all_topics() -> None:

@@ -1,4 +1,5 @@
-"""`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp` and their strategy. Without a Spark session."""
+"""`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp` and their strategy, and options that would read
+nothing. Without a Spark session."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from dledger.client import Message, MessageQueue, Producer
-from dledger.spark.live_queues import LiveMessagesView, LiveQueues
+from dledger.spark.all_views import view_of
+from dledger.spark.live_queues import LiveQueues
 from dledger.spark.log_streams import DirectoryQueues
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
@@ -23,7 +25,6 @@ from dledger.spark.streaming import StreamReader
 from tests.audit.store_builder import Log, write_store
 from tests.client.fake_cluster import GROUP, STORED_AT_MS, FakeCluster
 from tests.client.test_sync import running
-from tests.spark.views_kit import view
 
 TOPIC = "orders"
 MESSAGES = 600
@@ -39,20 +40,20 @@ class Source:
         self.options = options
         self.times = times
 
-    def batch(self, **options: str) -> list[tuple[int, int]]:
-        """Queue and offset of the messages that a batch reads."""
+    def given(self, options: dict[str, str | None]) -> dict[str, str]:
+        """These options and those that say what is read. An option that is None is not given."""
         given = {**self.options, "subscribe": TOPIC, **options}
-        found: Any = (
-            LiveMessagesView(parse(given, "batch"))
-            if "servers" in given
-            else view(given.pop("path"), **given)
-        )
+        return {name: value for name, value in given.items() if value is not None}
+
+    def batch(self, **options: str | None) -> list[tuple[int, int]]:
+        """Queue and offset of the messages that a batch reads."""
+        found: Any = view_of(parse(self.given(options), "batch"))
         batches = [batch for part in found.plan() for batch in found.read(part)]
         columns = [(batch["partition"].to_pylist(), batch["offset"].to_pylist()) for batch in batches]
         return sorted(at for pair in columns for at in zip(*pair, strict=True))
 
-    def stream(self, **options: str) -> StreamReader:
-        parsed = parse({**self.options, "subscribe": TOPIC, **options}, "stream")
+    def stream(self, **options: str | None) -> StreamReader:
+        parsed = parse(self.given(options), "stream")
         queues = LiveQueues(parsed) if parsed.servers else DirectoryQueues(parsed)
         return StreamReader(parsed, queues)
 
@@ -122,10 +123,32 @@ def test_each_queue_has_its_time(source: Source) -> None:
     assert source.batch(**both) == [(0, 7), (0, 8), (1, 0), (1, 1)]
 
 
-def test_queues_that_are_not_named_are_read_from_their_first_message(source: Source) -> None:
+def test_a_batch_reads_queues_that_are_not_named_from_their_first_message(source: Source) -> None:
     text = by_queue(q1=source.times[1][11])
-    assert source.begins(startingOffsetsByTimestamp=text) == [0, 11]
     assert len(source.batch(startingOffsetsByTimestamp=text)) == 2 * len(source.times[0]) - 11
+
+
+def test_a_stream_needs_the_start_of_every_queue(source: Source) -> None:
+    text = by_queue(q1=source.times[1][11])
+    with pytest.raises(BadOption, match=f"startingOffsetsByTimestamp: .* it leaves out {TOPIC}/0: give each"):
+        source.begins(startingOffsetsByTimestamp=text)
+    with pytest.raises(BadOption, match=f"startingOffsets: .* leaves out {TOPIC}/1: give each -2"):
+        source.begins(startingOffsets=f'{{"{TOPIC}": {{"0": 5}}}}')
+    assert source.begins(startingOffsets=f'{{"{TOPIC}": {{"0": 5, "1": -2}}}}') == [5, 0]
+
+
+def test_a_pattern_that_matches_no_topic(source: Source) -> None:
+    options = {"subscribe": None, "subscribePattern": "ord"}
+    text = f"subscribePattern: no topic matches 'ord', which must match the whole name; there are {TOPIC}"
+    with pytest.raises(BadOption, match=text):
+        source.batch(**options)
+    with pytest.raises(BadOption, match=text):
+        source.batch(view="queues", **options)
+    with pytest.warns(UserWarning, match=f"{text}.* reads topics that match as soon as they are made"):
+        reader = source.stream(startingOffsets="earliest", **options)
+        assert reader.initialOffset() == {}
+    reader.stop()
+    assert source.batch(subscribe=None, subscribePattern="ord.*") == source.batch()
 
 
 def test_a_queue_without_a_later_message_is_an_error_or_starts_at_its_end(source: Source) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from dledger.broker.config import BrokerConfig
 from dledger.formats.properties import encode_properties
-from dledger.remoting.codes import ResponseCode
+from dledger.remoting.codes import KEYS_LOOKED_UP, ResponseCode
 from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.frames import HEAD, JSON_TAIL, encode_response
 from dledger.runtime.live_settings import LiveSettings
@@ -53,16 +53,18 @@ class SendAnswers:
         unique_key: bytes = b"",
         handle: str = "",
         store_host: bytes | None = None,
+        keys: int = 0,
     ) -> bytes:
         """Return the whole frame of an answer. `positions` are physical offsets, one for each message.
         `unique_key` is the unique key of a message that was sent alone, not in a batch. `handle` is the text
         by which a timer message can be recalled. `store_host` is the address of the broker that stored the
-        message; None for this broker."""
+        message; None for this broker. `keys` is the number of idempotency keys of a batch that were looked up
+        (`KEYS_LOOKED_UP`)."""
         host = self.host_hex if store_host is None else store_host.hex().upper()
         ids = ",".join([f"{host}{position:016X}" for position in positions])
         if request.serialize is SerializeType.JSON:
-            return self._json(request, ids.encode(), queue_id, queue_offset, unique_key, handle)
-        return self._binary(request, ids, queue_id, queue_offset, unique_key, handle)
+            return self._json(request, ids.encode(), queue_id, queue_offset, unique_key, handle, keys)
+        return self._binary(request, ids, queue_id, queue_offset, unique_key, handle, keys)
 
     def of_batch(self, request: Request, ids: bytes, queue_id: int, queue_offset: int) -> bytes:
         """Return the whole frame of the answer to a batch. `ids` contains the offset message ids, separated
@@ -79,12 +81,15 @@ class SendAnswers:
         queue_offset: int,
         unique_key: bytes,
         handle: str,
+        keys: int = 0,
     ) -> bytes:
         transaction = b""
         if unique_key:
             transaction = b',"transactionId":' + quoted(unique_key)
         if handle:
             transaction += b',"recallHandle":"%b"' % handle.encode()
+        if keys:
+            transaction += b',"%b":"%d"' % (KEYS_LOOKED_UP.encode(), keys)
         header = b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b' % (
             self.head,
             message_ids,
@@ -105,6 +110,7 @@ class SendAnswers:
         queue_offset: int,
         unique_key: bytes,
         handle: str,
+        keys: int = 0,
     ) -> bytes:
         ext = {
             "msgId": message_ids,
@@ -117,6 +123,8 @@ class SendAnswers:
             ext["transactionId"] = unique_key.decode(errors="replace")
         if handle:
             ext["recallHandle"] = handle
+        if keys:
+            ext[KEYS_LOOKED_UP] = str(keys)
         return encode_response(request, ResponseCode.SUCCESS, ext)
 
 

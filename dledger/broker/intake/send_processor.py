@@ -478,7 +478,8 @@ class SendProcessor:
             total,
             self._resends.remember(writer, header.topic, unique_key) if remembered else (),
         )
-        answer = self.answers.encode(request, positions, queue_id, first)
+        looked_up = len(messages) if keys and looked_for else 0
+        answer = self.answers.encode(request, positions, queue_id, first, keys=looked_up)
         self._answer(call, slot, index, answer, self._committed)
 
     def _keyed(self, message: tuple[int, bytes, bytes]) -> bool:

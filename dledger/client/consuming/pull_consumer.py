@@ -32,6 +32,8 @@ class _Fetched:
         self.task: asyncio.Task[None]
         self.reader: QueueReader
         self._bytes = 0
+        self._pulled_to = position
+        """Offset up to which messages were pulled. Those behind the last one in `messages` did not match."""
         self._options = options
         self._arrived = arrived
         self.sought = False
@@ -45,6 +47,7 @@ class _Fetched:
             await self._room.wait()
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        self._pulled_to = next_offset
         if messages:
             self.messages.extend(messages)
             self._bytes += sum(len(message.body) for message in messages)
@@ -53,6 +56,7 @@ class _Fetched:
             self.position = next_offset  # nothing matched up to there
 
     def moved(self, next_offset: int) -> None:
+        self._pulled_to = next_offset
         if not self.messages:
             self.position = next_offset
 
@@ -60,12 +64,12 @@ class _Fetched:
         self.messages.clear()
         self._bytes = 0
         self._room.set()
-        self.position = next_offset
+        self.position = self._pulled_to = next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
         taken = [self.messages.popleft() for _ in range(min(count, len(self.messages)))]
         if taken:
-            self.position = taken[-1].queue_offset + 1
+            self.position = taken[-1].queue_offset + 1 if self.messages else self._pulled_to
             self._bytes -= sum(len(message.body) for message in taken)
             self._room.set()
         return taken

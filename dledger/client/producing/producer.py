@@ -580,9 +580,12 @@ class AsyncProducer(AsyncClient):
             raise TopicNotFound(f"the topic {topic!r} has no writable queue: check its perm")
         self._core.beat_soon()
 
-    async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may be sent to. Raises TopicNotFound."""
+    async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
+        """The queues that a message of this topic may be sent to. With `refresh` the NameServers are asked
+        again; otherwise the answer may be some seconds old. Raises TopicNotFound."""
         await self.prepare(topic)
+        if refresh:
+            await self._core.refresh(with_namespace(topic, self._namespace))
         return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
     def has_route(self, topic: str) -> bool:

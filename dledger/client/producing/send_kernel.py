@@ -90,6 +90,7 @@ class _Stored(Header):
     queueId: int
     queueOffset: int
     recallHandle: str | None = None
+    keysLookedUp: int = 0
 
 
 class _Flush:
@@ -257,7 +258,13 @@ class SendKernel:
             region_id = ext.get(MSG_REGION, "")
             self.regions[queue.broker_name] = region_id, bool(region_id) and ext.get(TRACE_ON) != "false"
         stored = SendResult(
-            status, send.unique_id, header.msgId, queue, header.queueOffset, header.recallHandle
+            status,
+            send.unique_id,
+            header.msgId,
+            queue,
+            header.queueOffset,
+            header.recallHandle,
+            header.keysLookedUp,
         )
         self._finish(send, stored)
 

@@ -217,9 +217,10 @@ class Producer(BlockingClient[AsyncProducer]):
         reported."""
         self._run(lambda inner: inner.send_oneway(message, queue))
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may be sent to. Raises TopicNotFound."""
-        return self._run(lambda inner: inner.queues(topic))
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
+        """The queues that a message of this topic may be sent to. With `refresh` the NameServers are asked
+        again; otherwise the answer may be some seconds old. Raises TopicNotFound."""
+        return self._run(lambda inner: inner.queues(topic, refresh=refresh))
 
     def has_route(self, topic: str) -> bool:
         """Whether the NameServers' last answer contained a route of the topic."""

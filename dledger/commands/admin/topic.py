@@ -128,7 +128,7 @@ async def create_topic(
     places = await masters(admin, cluster, broker)
     if topic in await admin.topics.names():
         raise ClientError(
-            f"the topic {topic!r} already exists: use `dledger admin topic update {topic}` to change it"
+            f"the topic {topic!r} already exists: use `dledger topic update {topic}` to change it"
         )
     config = TopicConfig(
         topic,

@@ -12,6 +12,14 @@ from dledger.commands.messages.records import FORMATS, LINES
 _PLACE = "dledger.commands.messages"
 
 
+_OF_KAFKA = {
+    "--bootstrap-server": "it is --namesrv here, with the addresses of NameServers (host:port)",
+    "--broker-list": "it is --namesrv here, with the addresses of NameServers (host:port)",
+    "--topic": "the topic is an argument: give its name alone",
+}
+"""Options of Kafka's console producer and consumer, and what is used here."""
+
+
 def field(text: str) -> tuple[str, str]:
     """Parse `--field PART=NAME`. Raises ValueError for any other text."""
     from dledger.commands.messages.records import PARTS
@@ -99,6 +107,7 @@ PRODUCE = operation(
     ),
     flag("--check", help="Read the whole input, and send nothing."),
     codes=exit_codes.MESSAGES,
+    foreign=_OF_KAFKA,
     short_help="send lines, JSON lines or CSV as messages",
 )
 CONSUME = operation(
@@ -131,5 +140,16 @@ CONSUME = operation(
     option("-c", "--count", type=POSITIVE, metavar="N", help="End after this number of messages."),
     flag("-f", "--follow", help="Continue with new messages, until Ctrl-C or --count."),
     codes=exit_codes.MESSAGES,
+    foreign={
+        **_OF_KAFKA,
+        "--from-beginning": "that is the default, --from earliest; --follow also prints new messages",
+        "--partition": "all queues of the topic are read; `dledger spark read --topics TOPIC --where "
+        "'partition = 0'` reads one of them",
+        "--offset": "--from takes a time, earliest or latest; `dledger spark read --topics TOPIC --where "
+        "'offset >= 5'` chooses by offset",
+        "--max-messages": "it is --count here",
+        "--property": "--format json prints keys, tags and properties too",
+        "--timeout-ms": "the command ends behind the stored messages, unless --follow is given",
+    },
     short_help="print messages as lines, JSON lines or CSV",
 )

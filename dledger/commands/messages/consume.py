@@ -9,6 +9,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+import click
+
 from dledger.admin import AsyncAdminClient
 from dledger.admin.offsets import END
 from dledger.client import (
@@ -21,6 +23,7 @@ from dledger.client import (
 )
 from dledger.commands.admin.offset import when
 from dledger.commands.admin.running import Told
+from dledger.commands.messages.nothing_found import SAMPLE, Ranges, none_matches, without_messages
 from dledger.commands.messages.records import CSV, JSON, LINES
 from dledger.commands.standard_output import OutputFailed
 from dledger.commands.terminal import plain
@@ -56,6 +59,7 @@ async def consume(
         queues = await consumer.queues(topic)
         ends = {queue: await consumer.highest(queue) for queue in queues}
         await _begin(admin, consumer, queues, start, group is not None)
+        begins = {queue: consumer.position(queue) for queue in queues}
         out = _Output(wanted)
         left = count
         while left != 0 and (follow or any(consumer.position(queue) < ends[queue] for queue in queues)):
@@ -68,6 +72,28 @@ async def consume(
             if group is not None and found:
                 await consumer.commit()
         out.write([])
+    if not out.written and not follow:
+        ranges = {queue: (min(first, ends[queue]), ends[queue]) for queue, first in begins.items()}
+        await _say_why(admin, topic, ranges, start, group, tag, key)
+
+
+async def _say_why(
+    admin: AsyncAdminClient,
+    topic: str,
+    ranges: Ranges,
+    start: str,
+    group: str | None,
+    tag: str,
+    key: str | None,
+) -> None:
+    """Say on standard error why no message was printed."""
+    if any(first < end for first, end in ranges.values()):
+        options = PullOptions(batch_size=SAMPLE)
+        async with AsyncPullConsumer(GROUP, admin.namesrv.addresses, options, admin.options) as sampler:
+            why = await none_matches(sampler, topic, ranges, tag, key)
+    else:
+        why = without_messages(topic, start, group)
+    click.echo(f"dledger consume: {why}", err=True)
 
 
 async def _begin(
@@ -102,12 +128,15 @@ class _Output:
         self._format = format
         self._watched = sys.stdout.isatty()
         self._head = format == CSV
+        self.written = 0
+        """How many messages were printed."""
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
         """Print messages and flush. So offsets are committed only for messages that were printed. Raises
         OutputFailed if the output cannot be written."""
         if not messages and not self._head:
             return
+        self.written += len(messages)
         if self._format == LINES:
             data = b"".join(one.body + b"\n" for one in messages)
         elif self._format == JSON:

@@ -23,7 +23,7 @@ _SETTINGS = (
 action(
     TOPIC,
     "list",
-    "List topics with their queues and numbers of messages.",
+    "List topics with their queues, permissions and broker groups; `topic show` counts messages.",
     "topic:list_topics",
     click.Option(
         ["--all", "every"], is_flag=True, help="Also list topics of retries, dead letters and brokers."
