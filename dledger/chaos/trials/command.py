@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from dledger.chaos.trials.conductor import run_trial
 from dledger.chaos.trials.page import report
 from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import MAX_SECONDS, Scenario, ScenarioError, library, parse_scenario
-from dledger.commands import exit_codes
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a trial that SIGTERM ended."""
 RESULT_FILE, PAGE_FILE = "result.json", "report.html"
 
 
@@ -59,7 +61,7 @@ def run(args: Options) -> int:
         print(f"chaos run: {error}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
-        return exit_codes.TERMINATED
+        return TERMINATED
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
