@@ -7,8 +7,6 @@ it. See docs/explanation/decisions/0041-one-command-line.md.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from dledger.commands.exit_codes import TERMINATED, ExitCodes
+from dledger.commands.exit_codes import ExitCodes
 
 if TYPE_CHECKING:
     from dledger.runtime.options import Options
@@ -140,6 +138,7 @@ class Declared(Command):
         return options
 
     def _run(self, **values: Any) -> None:
+        from dledger.runtime.early_end import end_on_sigterm
         from dledger.runtime.options import WrongUsage
 
         if self._server:
@@ -163,16 +162,6 @@ class Declared(Command):
         module, _, name = self.place.partition(":")
         found: Callable[[Any], int] = getattr(import_module(module), name)
         return found
-
-
-def end_on_sigterm() -> None:
-    """Make SIGTERM end a server at once, until the server's event loop handles signals; nothing is open
-    yet.
-
-    This is needed because imports take seconds on a busy machine, and because process 1 of a container
-    does not receive a signal for which it has no handler.
-    """
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TERMINATED))
 
 
 class Group(click.Group):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,9 +22,8 @@ from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import MAX_SECONDS, Scenario, ScenarioError, library, parse_scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
+from dledger.runtime.signals import TERMINATED
 
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a trial that SIGTERM ended."""
 RESULT_FILE, PAGE_FILE = "result.json", "report.html"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dledger.broker.cli import program
 from dledger.chaos.trials.surroundings import Surroundings
-from dledger.commands.declaring import end_on_sigterm
+from dledger.runtime.early_end import end_on_sigterm
 from dledger.runtime.env import production_env
 from dledger.runtime.options import Options
 
