@@ -148,9 +148,13 @@ def power_loss(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
     the seed chooses (`amount`).
 
     Half of the time the leader comes back last, when the others have a leader. So they cannot learn from
-    its disk what they had acknowledged and not synced.
+    its disk what they had acknowledged and not synced. With ASYNC_FLUSH they would wait for it, because
+    each of them knows that it may have lost entries.
     """
-    late = [node for node in nodes if node == arena.leader()] if fault.pick & 1 and len(nodes) > 1 else []
+    waits = arena.cluster.spec.flush == "ASYNC_FLUSH"
+    late = [] if waits or fault.pick & 1 else [node for node in nodes if node == arena.leader()]
+    if late == list(nodes):
+        late = []
     loss = LOSSES[fault.amount % len(LOSSES)]
     with arena.starting, ExitStack() as stack:
         for node in nodes:
@@ -162,9 +166,11 @@ def power_loss(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
             arena.note(f"{node}: {lost.writes} writes and {lost.names} names lost ({loss.value})")
 
     def undo() -> None:
-        bring_back(arena, [node for node in nodes if node not in late])
-        if late:
-            arena.cluster.wait_leader(BACK_LIMIT_S)
+        try:
+            bring_back(arena, [node for node in nodes if node not in late])
+            if late:
+                arena.cluster.wait_leader(BACK_LIMIT_S)
+        finally:
             bring_back(arena, late)
 
     return undo
