@@ -18,7 +18,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def scenarios() -> str:
     """All scenarios of the project."""
     return _table(
-        ("scenario", "what is done", "what is shown"),
+        ("scenario", "what is done", "the aim"),
         [(f"`{name}`", one.purpose, one.must_hold) for name, one in library().items()],
     )
 
