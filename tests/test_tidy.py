@@ -105,6 +105,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/chaos/stores.py": "reads the files of real processes",
     "dledger/chaos/failover.py": "drives real processes",
     "dledger/chaos/trials/*": "drives real processes",
+    "dledger/chaos/flight_replay.py": "outer shell",
     "dledger/chaos/replacement.py": "drives real processes",
     "dledger/chaos/failover_clock.py": "a process of its own, with blocking sockets: the clock of failovers",
     "dledger/bench/audit.py": "measures real processes",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from dledger.chaos.invariants import InvariantViolated, NodeState, check_node, check_step
 from dledger.flight.reading import UnusableRecording, read_recording
@@ -90,10 +91,16 @@ def run(args: Options) -> int:
     except UnusableRecording as error:
         print(f"chaos replay: {error}", file=sys.stderr)
         return 2
-    keep = sum(block.events for file in files for block in file.blocks) if args.steps else SHOWN_STEPS
-    result = replay(files, missing, check=check_invariants, keep=max(keep, 1))
-    for line in describe(result, max(keep, 1)):
+    everything = sum(block.events for file in files for block in file.blocks)
+    keep = max(everything if args.steps or args.picture else SHOWN_STEPS, 1)
+    result = replay(files, missing, check=check_invariants, keep=keep)
+    if args.picture:
+        from dledger.chaos.trials.flight_page import report  # needed only here
+
+        Path(args.picture).write_text(report(result, verdict_of(result)), encoding="utf-8")
+    for line in describe(result, keep if args.steps else SHOWN_STEPS):
         print(line, file=sys.stderr if args.json else sys.stdout)
     if args.json:
-        print(json.dumps({"agrees": result.agrees, **asdict(result)}))
+        shown = result.steps if args.steps else result.steps[-SHOWN_STEPS:]
+        print(json.dumps({"agrees": result.agrees, **asdict(replace(result, steps=shown))}))
     return 0 if result.agrees else 1

@@ -24,7 +24,7 @@ from dledger.chaos.scenarios.transaction_history import End
 from dledger.chaos.scenarios.user_history import KnownUser
 from dledger.chaos.trials.checkers import CHECKERS, Verdict, judge
 from dledger.chaos.trials.evidence import Evidence
-from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.injected import Flight, Injected
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host
 
 QUEUE = ("auto", 0)
@@ -194,6 +194,10 @@ def _ended_by_itself(found: Evidence) -> None:
     found.ends = ["n1 ended with exit code 70 before 3.0 s"]
 
 
+def _decides_otherwise(found: Evidence) -> None:
+    found.flights = [Flight("n0", 10, (), ()), Flight("n1", 9, ("step 4: the digest differs",), ())]
+
+
 def _not_injected(found: Evidence) -> None:
     found.planned = ("kill", "wipe")
 
@@ -256,6 +260,7 @@ def _stuck(found: Evidence) -> None:
         (_load_lost, "load", "of 5 messages of the load, 1 are lost"),
         (_load_twice, "load", "0 are lost and 1 twice"),
         (_ended_by_itself, "processes", "exit code 70"),
+        (_decides_otherwise, "flights", "n1: step 4: the digest differs"),
         (_not_injected, "faults", "no wipe was injected: let the trial last longer"),
         (_fault_failed, "faults", "no kill was injected: n0 did not run"),
         (_begins_late, "log", "the log begins with entry 7"),

@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, str] = {
     "timerRollWindowSlot": str(ROLL_WINDOW_SLOTS),
     "rebalanceLockMaxLiveTime": "35000",
     "cleanFileForciblyEnable": "false",
+    "flightRecorderMb": "16",
 }
 """Properties of the brokers of every trial. The client programs and the judges rely on these times."""
 
@@ -80,6 +81,8 @@ class Arena:
             broker={**SETTINGS, **scenario.settings},
         )
         self.nodes: tuple[str, ...] = spec.node_ids
+        self.records: bool = spec.broker["flightRecorderMb"] != "0"
+        """Whether the nodes keep flight recordings."""
         self.notes: list[str] = []
         """What faults report about themselves."""
         self.starting: threading.RLock = threading.RLock()

@@ -232,6 +232,13 @@ def _processes(evidence: Evidence) -> int:
     return 1
 
 
+def _flights(evidence: Evidence) -> int:
+    for flight in evidence.flights:
+        if flight.problems:
+            raise InvariantViolated(f"{flight.node}: {flight.problems[0]}")
+    return sum(flight.steps for flight in evidence.flights)
+
+
 def _faults(evidence: Evidence) -> int:
     done = {one.kind for one in evidence.injected if not one.error}
     if missing := [kind for kind in evidence.planned if kind not in done]:
@@ -299,6 +306,12 @@ CHECKERS: Sequence[Checker] = (
         "processes",
         "No broker ended by itself, and each ended after SIGTERM.",
         _processes,
+        reads_log=False,
+    ),
+    Checker(
+        "flights",
+        "What the core of each node saw, replayed, gives the same decisions and breaks no invariant.",
+        _flights,
         reads_log=False,
     ),
     Checker("faults", "Every kind of fault of the plan was injected.", _faults, reads_log=False),

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dledger.chaos.failover import LOAD_TOPIC, Helper
+from dledger.chaos.flight_replay import replay_path
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_clients import Planned, Producer
 from dledger.chaos.scenarios.broker_history import BrokerHistory
@@ -34,18 +35,20 @@ from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
 from dledger.chaos.trials.checkers import judge, judge_handed
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
-from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.injected import Flight, Injected
 from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.result import Result, bins_of, failovers_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
-from dledger.files.offline import InstallUnfinished, StoreUnreadable
+from dledger.files.offline import InstallUnfinished, StoreUnreadable, node_directory
+from dledger.flight.reading import UnusableRecording
 from dledger.formats.entry import EntryHeader
 from dledger.local.cluster import ClusterError
 from dledger.local.processes import ProcessError
 from dledger.peers.log_client import RequestFailed
+from dledger.runtime.files import OsFiles
 
 WHOLE_LIMIT_S = 60.0
 """Longest time until all nodes have caught up, in seconds."""
@@ -329,7 +332,22 @@ class Trial:
         stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
+        evidence.flights = self._flights()
         evidence.ends = self._unexpected_ends()
+
+    def _flights(self) -> list[Flight]:
+        """Replay the flight recordings of all nodes. A recording that cannot be read is left out, and noted:
+        a fault may have taken its disk."""
+        found = []
+        for node in self._arena.nodes if self._arena.records else ():
+            try:
+                directory = node_directory(OsFiles(), str(self._arena.cluster.store(node)))
+                done = replay_path(directory, keep=1)
+            except (UnusableRecording, StoreUnreadable, OSError) as error:
+                self._arena.note(f"{node}: no flight recording: {error}")
+                continue
+            found.append(Flight(node, done.total_steps, done.problems, done.missing))
+        return found
 
     def _unexpected_ends(self) -> list[str]:
         """The processes that ended by themselves, or not in time, as texts.
@@ -386,6 +404,7 @@ class Trial:
             clients=scenario.clients,
             network="" if self._arena.network is None else self._arena.network.kind,
             notes=self._arena.notes,
+            flights=list(self._evidence.flights),
             faults=self._injected,
             roles=self._arena.seen,
             failovers=failovers_of(

@@ -18,7 +18,7 @@ from dledger.chaos.scenarios.pop_judge import PopJudge
 from dledger.chaos.scenarios.reset_judge import ResetJudge
 from dledger.chaos.scenarios.timer_judge import waiting
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
-from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.injected import Flight, Injected
 from dledger.files.offline import Found, node_directory, walk
 from dledger.formats.entry import HEADER_SIZE, EntryHeader
 from dledger.formats.record import CorruptRecord
@@ -68,6 +68,8 @@ class Evidence:
     """The faults that were injected, or were to be."""
     ends: Sequence[str] = ()
     """The processes that ended though no fault ended them, as texts."""
+    flights: Sequence[Flight] = ()
+    """The replayed flight recordings."""
     first_index: int = -1
     """Index of the first entry that was read."""
     replicas: tuple[int, str] = (-1, "the stores were not compared")

@@ -1,4 +1,4 @@
-"""A fault as it was injected."""
+"""Facts of a trial that several modules use: a fault as it was injected, and a replayed flight recording."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ class Injected:
     """When it was undone; None if it needs no undoing."""
     error: str = ""
     """Why it could not be injected or undone."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """The replay of one node's flight recording."""
+
+    node: str
+    steps: int
+    problems: tuple[str, ...]
+    """Steps that gave another decision than the node's own, or broke an invariant, as texts."""
+    missing: tuple[str, ...]
+    """What the recording does not hold, as texts."""

@@ -33,6 +33,7 @@ def report(result: Result) -> str:
         _clients(result, scale),
         _failovers(result, scale),
         _rules(result),
+        _flights(result),
         _again(result),
     ]
     footer = f"Format {result.version}. {DOCUMENTATION} explains each part."
@@ -186,6 +187,20 @@ def _rules(result: Result) -> Markup:
         "what clients were told. A rule is left out if it is about clients that did not take part."
     )
     return section("What was shown", table(("", "rule", "which says", "facts checked"), rows), note)
+
+
+def _flights(result: Result) -> Markup:
+    if not result.flights:
+        return Markup("")
+    rows = [
+        (one.node, one.steps, "; ".join(one.problems) or "every decision is the same", "; ".join(one.missing))
+        for one in result.flights
+    ]
+    note = (
+        "Each node notes what its pure core (election and replication) saw and decided. Here the last of "
+        "it was replayed: `dledger chaos replay` does the same, step by step."
+    )
+    return section("Flight recordings", table(("node", "steps", "replayed", "not recorded"), rows), note)
 
 
 def _word(holds: bool) -> Markup:

@@ -13,7 +13,7 @@ from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
-from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.injected import Flight, Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 
@@ -76,6 +76,8 @@ class Result:
     they were connected directly."""
     notes: list[str] = field(default_factory=list)
     """What faults reported about themselves."""
+    flights: list[Flight] = field(default_factory=list)
+    """The replayed flight recordings of the nodes; empty if there are none."""
     faults: list[Injected] = field(default_factory=list)
     roles: list[Seen] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)

@@ -213,6 +213,7 @@ REPLAY = Declared(
             metavar="PATH",
         ),
         flag("--steps", help="Show all steps, not only the last ones."),
+        option("--picture", metavar="FILE", help="Also write an HTML page."),
         json_option("The last line is one JSON object, with the steps that are shown."),
     ],
     codes=exit_codes.REPLAY,
