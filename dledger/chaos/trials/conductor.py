@@ -74,7 +74,7 @@ FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError
 """Errors with which injecting or undoing a fault may fail. They are noted in the result."""
 
 
-FAILOVER_KINDS = ("kill", "stop", "wipe", "power-loss")
+FAILOVER_KINDS = ("kill", "stop", "wipe", "power-loss", "partition")
 """Kinds of faults that take the leader away without a warning, so that a failover follows."""
 
 
