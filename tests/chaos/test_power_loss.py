@@ -22,6 +22,24 @@ from dledger.chaos.trials.undo_journal import Journal, read_journal
 from dledger.runtime.files import OsFile
 
 
+class Opened(FaultyFiles):
+    """Files of one life of a process, which closes all of them at its end."""
+
+    def __init__(self, switches: Switches, journal: Journal) -> None:
+        super().__init__(switches, journal)
+        self._journal = journal
+        self._opened: list[FaultyFile] = []
+
+    def open(self, path: str, create: bool = False) -> FaultyFile:
+        self._opened.append(super().open(path, create))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for file in self._opened:
+            file.close()
+        self._journal.close()
+
+
 class Bed:
     """A store with a journal. `power` undoes what is not synced, and begins a new life of the process."""
 
@@ -30,11 +48,18 @@ class Bed:
         self.store = directory / "store"
         self.store.mkdir(parents=True)
         self.journal = directory / "journal"
-        self.start()
+        self.files = self._opened()
 
     def start(self) -> None:
         """A new process after a kill."""
-        self.files = FaultyFiles(Switches(self.directory / "switches"), Journal(self.journal))
+        self.files.close()
+        self.files = self._opened()
+
+    def _opened(self) -> Opened:
+        return Opened(Switches(self.directory / "switches"), Journal(self.journal))
+
+    def close(self) -> None:
+        self.files.close()
 
     def power(self, loss: Loss = Loss.ALL, seed: int = 0) -> None:
         lose_power(self.journal, self.store, loss, random.Random(seed))
@@ -62,8 +87,10 @@ class Bed:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Bed:
-    return Bed(tmp_path)
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    made = Bed(tmp_path)
+    yield made
+    made.close()
 
 
 # Content
@@ -448,6 +475,7 @@ def test_a_loss_of_power_leaves_what_it_leaves_on_the_simulated_disk(
     bed.power()
     model.disk.power_cut("none")
     assert bed.tree() == model.tree()
+    bed.close()
 
 
 writes = st.lists(
@@ -497,3 +525,4 @@ def test_each_sector_holds_a_state_that_it_had_since_its_last_sync(
         first = max(all_since, since.get(sector, 0))
         allowed = [state[begin:end].ljust(end - begin, b"\0") for state in states[first:]]
         assert result[begin:end] in allowed
+    bed.close()

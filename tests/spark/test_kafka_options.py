@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from dledger.spark import sink_options
 from dledger.spark.kafka_options import OF_CONSUMER, OF_SINK, OF_SOURCE, reason, sink_reason
 from dledger.spark.option_values import BadOption
