@@ -247,6 +247,7 @@ def try_trial(row: Tried, mutant: Mutant) -> Result:
             result.seeds += 1
             arguments = ["-m", "dledger", "chaos", "run", row.scenario, "--json"]
             arguments += ["--seconds", f"{row.seconds:g}", "--seed", str(seed)]
+            arguments += ["--dir", str(Path(folder) / f"trial-{seed}")]  # removed with the tree
             try:
                 done = _python(arguments, tree, LIMIT_S)
                 verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
