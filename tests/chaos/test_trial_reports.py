@@ -12,7 +12,7 @@ import pytest
 
 from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
-from dledger.chaos.trials import suite
+from dledger.chaos.trials import command, suite
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.charts import Scale
 from dledger.chaos.trials.checkers import Verdict
@@ -172,13 +172,13 @@ def test_a_suite_goes_on_where_it_stopped(
 ) -> None:
     ran: list[str] = []
 
-    async def trial(scenario: Scenario, seed: int, directory: Path, tell: object) -> Result:
+    async def trial(scenario: Scenario, seed: int, directory: Path, *_: object) -> Result:
         ran.append(scenario.name)
         if scenario.name == "kill-leader" and len(ran) == 2:
             raise KeyboardInterrupt
         return replace(result(), scenario=scenario.name, seed=seed, seconds=scenario.seconds)
 
-    monkeypatch.setattr(suite, "run_trial", trial)
+    monkeypatch.setattr(command, "run_trial", trial)
     args = options(only=("kill-all", "kill-leader"), results=str(tmp_path / "deep" / "rows.jsonl"))
     with pytest.raises(KeyboardInterrupt):
         suite.run(args)
@@ -197,17 +197,17 @@ def test_a_suite_goes_on_where_it_stopped(
 def test_a_broken_rule_and_a_group_that_does_not_start_make_a_suite_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def broken(scenario: Scenario, seed: int, directory: Path, tell: object) -> Result:
+    async def broken(scenario: Scenario, seed: int, directory: Path, *_: object) -> Result:
         wrong = Verdict("sends", "Everything is there.", False, 1, "lost: m1")
         return replace(result(), scenario=scenario.name, verdicts=[wrong])
 
     async def silent(*_: object) -> Result:
         raise ClusterError("after 30 s no leader is serving")
 
-    monkeypatch.setattr(suite, "run_trial", broken)
+    monkeypatch.setattr(command, "run_trial", broken)
     assert suite.run(options(only=("kill-all",))) == 1
     assert "BROKEN" in (said := capsys.readouterr().out) and "broken: sends" in said
-    monkeypatch.setattr(suite, "run_trial", silent)
+    monkeypatch.setattr(command, "run_trial", silent)
     assert suite.run(options(only=("kill-all",), json=True)) == 1
     (row,) = json.loads(capsys.readouterr().out)["trials"]
     assert row["error"] == "after 30 s no leader is serving" and not row["holds"]

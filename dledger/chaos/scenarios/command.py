@@ -103,7 +103,8 @@ def _picture(plan: Plan, args: Options) -> int:
     run = make_run(plan)
     run.stage.picture = picture = Picture()
     outcome = run.play()
-    command = f"dledger sim --start {plan.seed} --profile {plan.profile} --picture FILE"
+    drawn = f"--start {plan.seed} --profile {plan.profile}"
+    command = f"dledger sim {f'--replay {args.replay}' if args.replay else drawn} --picture FILE"
     Path(args.picture).write_text(report(plan, outcome, picture, command), encoding="utf-8")
     print(f"{args.picture}: {outcome.elections} leaders, {len(picture.flights):,} messages", file=sys.stderr)
     if args.json:

@@ -71,7 +71,7 @@ class Ended:
 class Arena:
     """The group of a trial. Methods block, except `watch`."""
 
-    def __init__(self, directory: Path, scenario: Scenario, python: str = "") -> None:
+    def __init__(self, directory: Path, scenario: Scenario) -> None:
         spec = ClusterSpec(
             nodes=scenario.nodes,
             base_port=find_base_port(nodes=scenario.nodes),

@@ -296,15 +296,15 @@ def _row(rows: dict[float, float], at_s: float) -> float:
 
 def _arrow(arrow: Arrow, place: dict[str, float], rows: dict[float, float], end_s: float) -> Markup:
     x1, x2, y1 = place[arrow.sender], place[arrow.receiver], _row(rows, arrow.sent_s)
-    lost = arrow.received_s is None or arrow.received_s > end_s
-    y2 = y1 + ROW if arrow.received_s is None or lost else _row(rows, arrow.received_s)
+    lost, late = arrow.received_s is None, arrow.received_s is not None and arrow.received_s > end_s
+    y2 = y1 + ROW if arrow.received_s is None else _row(rows, min(arrow.received_s, end_s))
     side = 9 if x2 > x1 else -9
     x1, x2 = x1 + side, x2 - side
     if lost:
         x2 = x1 + (x2 - x1) * 0.45
-    said = arrow.text + (" (lost)" if arrow.received_s is None else "")
+    said = arrow.text + (" (lost)" if lost else "")
     anchor = "start" if side > 0 else "end"
-    mark = "" if lost else f' marker-end="url(#head-{arrow.kind})"'
+    mark = "" if lost or late else f' marker-end="url(#head-{arrow.kind})"'
     title = f"{arrow.sender} to {arrow.receiver}: {said}"
     line = (
         f'<line class="flight {arrow.kind}{" lost" if lost else ""}" x1="{x1:.1f}" y1="{y1:.1f}" '

@@ -48,21 +48,11 @@ def run(args: Options) -> int:
     scenario = lasting(find_scenario(args.scenario), args.seconds)
     if args.dir and (Path(args.dir) / "group").exists():
         raise WrongUsage(f"{args.dir} has a group of an earlier trial: choose another directory")
-    directory = Path(args.dir or tempfile.mkdtemp(prefix="trial-"))
-    keep = bool(args.dir)
     try:
-        result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell, args.scenario))
-        if not result.holds and not keep:
-            keep = True
-            tell(f"stores and logs are kept in {directory}")
+        result = run_in_directory(scenario, args.seed, args.dir, args.scenario)
     except ClusterError as error:
         print(f"chaos run: {error}", file=sys.stderr)
         return 1
-    except asyncio.CancelledError:
-        return TERMINATED
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
     if args.report:
         write_report(result, Path(args.report))
     for line in describe(result):
@@ -70,6 +60,24 @@ def run(args: Options) -> int:
     if args.json:
         print(json.dumps(result.encode()))
     return 0 if result.holds else 1
+
+
+def run_in_directory(scenario: Scenario, seed: int, given: str | None = None, named: str = "") -> Result:
+    """Run a trial in the given directory, or in a temporary one, which stays only if a rule is broken. Raises
+    ClusterError if the group does not start, and SystemExit after SIGTERM."""
+    directory = Path(given or tempfile.mkdtemp(prefix="trial-"))
+    keep = given is not None
+    try:
+        result = asyncio.run(run_trial(scenario, seed, directory / "group", tell, named))
+        if not result.holds and not keep:
+            keep = True
+            tell(f"stores and logs are kept in {directory}")
+        return result
+    except asyncio.CancelledError:
+        raise SystemExit(TERMINATED) from None
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def lasting(scenario: Scenario, seconds: float | None) -> Scenario:

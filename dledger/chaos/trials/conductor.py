@@ -49,6 +49,7 @@ from dledger.local.cluster import ClusterError
 from dledger.local.processes import ProcessError
 from dledger.peers.log_client import RequestFailed
 from dledger.runtime.files import OsFiles
+from dledger.runtime.signals import TERMINATED
 
 WHOLE_LIMIT_S = 60.0
 """Longest time until all nodes have caught up, in seconds."""
@@ -120,6 +121,7 @@ class Trial:
                 await asyncio.shield(asyncio.to_thread(self._end_now))
                 raise
             await asyncio.to_thread(arena.stop)
+            self._threads.shutdown()
         finally:
             arena.close()
         self._tell("reading the log and comparing the stores")
@@ -352,14 +354,14 @@ class Trial:
     def _unexpected_ends(self) -> list[str]:
         """The processes that ended by themselves, or not in time, as texts.
 
-        SIGKILL comes from a fault, and exit code 0 from SIGTERM. A broker whose disk was disturbed may end
-        itself.
+        SIGKILL comes from a fault. After SIGTERM a broker ends with exit code 0, or with TERMINATED if its
+        store was not open yet. A broker whose disk was disturbed may end itself.
         """
         excused = {node for one in self._injected if NEMESES[one.kind].needs == FILES for node in one.nodes}
         found = []
         for end in self._arena.ends:
             stopped_late = end.code == -signal.SIGKILL and end.at_s >= self._ended_s
-            if end.code not in (0, -signal.SIGKILL) and end.node not in excused:
+            if end.code not in (0, TERMINATED, -signal.SIGTERM, -signal.SIGKILL) and end.node not in excused:
                 found.append(f"{end.node} ended with exit code {end.code} before {end.at_s:.1f} s")
             elif stopped_late:
                 found.append(f"{end.node} did not end after SIGTERM, and was killed")

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dledger.chaos.scenarios.plan import Fault
@@ -93,18 +94,8 @@ def _wait_ended(arena: Arena, nodes: Sequence[str]) -> None:
             raise ClusterError(f"after {END_LIMIT_S:g} s {node} has not ended")
 
 
-def _kill(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
-    struck = _signal_all(arena, nodes, signal.SIGKILL)
-
-    def undo() -> None:
-        _wait_ended(arena, struck)
-        arena.start_missing(struck)
-
-    return undo
-
-
-def _terminate(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
-    struck = _signal_all(arena, nodes, signal.SIGTERM)
+def _end(number: signal.Signals, arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+    struck = _signal_all(arena, nodes, number)
 
     def undo() -> None:
         _wait_ended(arena, struck)
@@ -159,8 +150,8 @@ _MEMBERS = tuple(target for target in TARGETS if target not in ("same", "namesrv
 _ONE = ("leader", "follower", "any")
 _SOME = (*_ONE, "minority", "majority")
 NEMESES: Mapping[str, Nemesis] = {
-    "kill": Nemesis("SIGKILL, then a new start", _MEMBERS, _kill),
-    "terminate": Nemesis("SIGTERM, then a new start", _MEMBERS, _terminate),
+    "kill": Nemesis("SIGKILL, then a new start", _MEMBERS, partial(_end, signal.SIGKILL)),
+    "terminate": Nemesis("SIGTERM, then a new start", _MEMBERS, partial(_end, signal.SIGTERM)),
     "stop": Nemesis("SIGSTOP, then SIGCONT", _MEMBERS, _stop),
     "restart-loop": Nemesis("`amount` times SIGKILL and a new start at once", _MEMBERS, _restart_loop),
     "rolling-restart": Nemesis("all nodes restarted one by one, the leader last", ("all",), _roll),

@@ -3,11 +3,8 @@ was interrupted goes on where it stopped."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -15,8 +12,7 @@ from pathlib import Path
 
 from dledger.chaos.failover import percentile
 from dledger.chaos.scenarios.command import code_fingerprint
-from dledger.chaos.trials.command import lasting, tell, write_report
-from dledger.chaos.trials.conductor import run_trial
+from dledger.chaos.trials.command import lasting, run_in_directory, tell, write_report
 from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
@@ -99,18 +95,10 @@ def _read(path: Path | None) -> dict[tuple[str, int, str], Row]:
 
 def _trial(scenario: Scenario, args: Options) -> Row:
     tell(f"== {scenario.name}: {scenario.purpose}")
-    directory = Path(tempfile.mkdtemp(prefix="trial-"))
-    keep = False
     try:
-        result = asyncio.run(run_trial(scenario, args.seed, directory / "group", tell))
-        keep = not result.holds
-        if keep:
-            tell(f"stores and logs are kept in {directory}")
+        result = run_in_directory(scenario, args.seed)
     except ClusterError as error:
         return Row(scenario.name, args.seed, scenario.seconds, holds=False, error=str(error))
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
     if args.report:
         write_report(result, Path(args.report) / scenario.name)
     return row_of(result)
