@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import select
 import shutil
 import signal
@@ -32,11 +31,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 from dledger.chaos.lateness import Lateness
+from dledger.chaos.trials.node_logs import parse_line
 from dledger.local.cluster import (
     MIB,
     PACKAGES,
@@ -68,7 +67,6 @@ SLOWEST = 5
 """Number of the slowest rounds for which the report shows log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
 """Maps each mode to the promised median and the promised p99 in milliseconds."""
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
 _BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 1000, 2000, 30_000)
 
 
@@ -403,13 +401,12 @@ def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_m
     found: list[tuple[float, str]] = []
     for log in logs:
         for line in log.lines():
-            match = _LINE.match(line)
-            if match is None:
+            parsed = parse_line(line)
+            if parsed is None:
                 continue
-            stamp = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
-            ms = (stamp - wall) * 1000
+            ms = (parsed[0] - wall) * 1000
             if -5 <= ms <= until_ms:
-                found.append((ms, f"{ms:7.0f} ms {log.node} {match[4]}"))
+                found.append((ms, f"{ms:7.0f} ms {log.node} {parsed[1]}"))
     return [text for _, text in sorted(found)]
 
 

@@ -66,6 +66,36 @@ class Span:
     term: int
 
 
+_STATE_OF_ROLE = {
+    "LEADER": "electing",
+    "CANDIDATE": "electing",
+    "FOLLOWER": "follower",
+    "LEARNER": "learner",
+}
+
+
+def state_of(role: str, *, serving: bool) -> str:
+    """The state (STATES) of a node with this role. A leader that does not serve yet counts as electing."""
+    return "leader" if serving else _STATE_OF_ROLE.get(role, "silent")
+
+
+def spans_of(changes: Sequence[tuple[str, float, str, int]], end_s: float) -> dict[str, list[Span]]:
+    """The states of each node over time. Each change is (node, seconds, state, term); changes are sorted by
+    time, and the last state of a node lasts until `end_s`."""
+    own: dict[str, list[tuple[float, str, int]]] = {}
+    for node, at_s, state, term in changes:
+        own.setdefault(node, []).append((at_s, state, term))
+    return {
+        node: [
+            Span(at_s, until_s, state, term)
+            for (at_s, state, term), until_s in zip(
+                states, [*(at_s for at_s, _, _ in states[1:]), end_s], strict=True
+            )
+        ]
+        for node, states in own.items()
+    }
+
+
 @dataclass(frozen=True)
 class Mark:
     """A fault in the picture, at some lanes. `end_s` is None for a fault of one moment."""

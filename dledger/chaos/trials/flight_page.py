@@ -19,7 +19,6 @@ LONGEST_EVENT = 160
 """Number of characters of an event or an effect that one page shows."""
 STARTS = "elector open("
 """How the event begins that is the first one of a process."""
-_STATES = {"LEADER": "leader", "CANDIDATE": "electing", "FOLLOWER": "follower", "LEARNER": "learner"}
 
 
 def report(result: Replay, verdict: str) -> str:
@@ -57,7 +56,7 @@ def spans_of(steps: Sequence[Step], begin_s: float) -> list[Span]:
     role."""
     found: list[Span] = []
     for step in steps:
-        at_s, state = step.time_s - begin_s, _STATES.get(step.role, "silent")
+        at_s, state = step.time_s - begin_s, charts.state_of(step.role, serving=step.role == "LEADER")
         same = found and (found[-1].state, found[-1].term) == (state, step.term)
         if found and not step.event.startswith(STARTS):
             found[-1] = Span(found[-1].begin_s, at_s, found[-1].state, found[-1].term)

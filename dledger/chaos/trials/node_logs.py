@@ -40,14 +40,22 @@ class Parts:
     """The entry that opens the new term was committed and applied."""
 
 
+def parse_line(text: str) -> tuple[float, str] | None:
+    """The wall time of a log line, in seconds since the epoch, and its event. None if the text does not begin
+    a line of our log."""
+    match = _LINE.match(text)
+    if match is None:
+        return None
+    return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp(), match[4]
+
+
 def read_lines(directory: Path, node: str, began: float) -> Iterator[Line]:
     """The lines of all log files in a node's log directory. `began` is the wall time of the beginning, in
     seconds since the epoch."""
     for path in sorted(directory.glob("broker.log*")):
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if match := _LINE.match(text):
-                stamp = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
-                yield Line(stamp - began, node, match[4])
+            if (found := parse_line(text)) is not None:
+                yield Line(found[0] - began, node, found[1])
 
 
 def parts_of(lines: Sequence[Line], at_s: float, node: str, until_s: float) -> Parts:

@@ -81,21 +81,8 @@ def _what_was_done(result: Result) -> Markup:
 
 def spans_of(seen: Sequence[Seen], end_s: float) -> dict[str, list[Span]]:
     """The states of each node over time."""
-    found: dict[str, list[Span]] = {}
-    last: dict[str, Seen] = {}
-    for one in seen:
-        if one.node in last:
-            found.setdefault(one.node, []).append(_span(last[one.node], one.at_s))
-        last[one.node] = one
-    for node, one in last.items():
-        found.setdefault(node, []).append(_span(one, end_s))
-    return found
-
-
-def _span(seen: Seen, end_s: float) -> Span:
-    state = {"LEADER": "electing", "CANDIDATE": "electing", "FOLLOWER": "follower", "LEARNER": "learner"}
-    kind = "leader" if seen.serving else state.get(seen.role, "silent")
-    return Span(seen.at_s, end_s, kind, seen.term)
+    states = [(one.node, one.at_s, charts.state_of(one.role, serving=one.serving), one.term) for one in seen]
+    return charts.spans_of(states, end_s)
 
 
 def _timeline(result: Result, scale: Scale) -> Markup:

@@ -55,22 +55,10 @@ _SAME = "A simulated run is a function of its seed: the same command gives the s
 
 def spans_of(became: Sequence[Became], end_s: float) -> dict[str, list[Span]]:
     """The states of each node over time."""
-    found: dict[str, list[Span]] = {}
-    last: dict[str, Became] = {}
-    for one in (
-        *became,
-        *(Became(round(end_s * NS), node, "", -1, False) for node in {b.node: 0 for b in became}),
-    ):
-        if (before := last.get(one.node)) is not None:
-            span = Span(before.at / NS, one.at / NS, _state(before), before.term)
-            found.setdefault(one.node, []).append(span)
-        last[one.node] = one
-    return found
-
-
-def _state(became: Became) -> str:
-    states = {"LEADER": "electing", "CANDIDATE": "electing", "FOLLOWER": "follower", "LEARNER": "learner"}
-    return "leader" if became.serving else states.get(became.role, "silent")
+    states = [
+        (one.node, one.at / NS, charts.state_of(one.role, serving=one.serving), one.term) for one in became
+    ]
+    return charts.spans_of(states, end_s)
 
 
 def _verdict(outcome: Outcome) -> Markup:
