@@ -30,7 +30,7 @@ from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 
 SEGMENT_SIZE = 16 * MIB
-WATCH_EVERY_S = 0.05
+WATCH_EVERY_S = 0.1
 """Pause between two questions to a node, in seconds."""
 SETTINGS: Mapping[str, str] = {
     "transactionTimeOut": str(CHECK_AFTER_MS),

@@ -13,13 +13,15 @@ from pathlib import Path
 from dledger.chaos.failover import percentile
 from dledger.chaos.scenarios.command import code_fingerprint
 from dledger.chaos.trials.command import lasting, run_in_directory, tell, write_report
+from dledger.chaos.trials.nemeses import needs_of
 from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 
-SMOKE_S, FULL_S = 15.0, 180.0
-"""Duration of each trial of `--smoke` and `--full`, in seconds."""
+SMOKE_S, FULL_S, FULL_MACHINES_S = 15.0, 180.0, 600.0
+"""Duration of each trial, in seconds: of `--smoke`, of `--full`, and of `--full` where disks or networks are
+broken: such faults last longer, and fewer fit into a minute."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,12 @@ class Row:
 def run(args: Options) -> int:
     """Run the command. Exit code 0: every rule holds in every trial. Exit code 1: a rule is broken, or a
     group did not start. Raises WrongUsage for an unknown scenario or a results file that cannot be read."""
-    seconds = args.seconds or (FULL_S if args.full else SMOKE_S)
     chosen = _chosen(args.only)
     results = Path(args.results) if args.results else None
     done = _read(results)
     rows = []
     for scenario in chosen:
-        scenario = lasting(scenario, seconds)
+        scenario = lasting(scenario, args.seconds or _seconds_of(scenario, full=args.full))
         code = f"{code_fingerprint()}/{sha256(repr(scenario).encode()).hexdigest()[:16]}"
         row = done.get((scenario.name, args.seed, code))
         if row is None:
@@ -68,6 +69,12 @@ def run(args: Options) -> int:
     if args.json:
         print(json.dumps({"trials": [asdict(row) for row in rows]}))
     return 0 if all(row.holds for row in rows) else 1
+
+
+def _seconds_of(scenario: Scenario, *, full: bool) -> float:
+    if not full:
+        return SMOKE_S
+    return FULL_MACHINES_S if needs_of(fault.kind for fault in scenario.faults) else FULL_S
 
 
 def _chosen(only: Sequence[str]) -> list[Scenario]:

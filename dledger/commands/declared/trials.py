@@ -184,7 +184,7 @@ SUITE = Declared(
     "dledger.chaos.trials.suite:run",
     [
         flag("--smoke", help="15 seconds for each scenario. This is the default."),
-        flag("--full", help="Three minutes for each scenario."),
+        flag("--full", help="Three minutes for each scenario, ten where disks or networks are broken."),
         option("--seconds", type=POSITIVE_SECONDS, metavar="S", help="Another duration of each trial."),
         option(
             "--only", metavar="NAME", multiple=True, help="Only this scenario; may be given several times."
