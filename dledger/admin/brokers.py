@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
-from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read_body
+import msgspec
+
+from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read, read_body
 from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused, NoBroker
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import QueryConsumeQueueHeader
 from dledger.remoting.operator_bodies import BrokerStatsData, ConsumeQueueBody, EpochCache, HaStatus
@@ -46,6 +50,13 @@ class Brokers:
         """Runtime figures of one broker (request 28 GET_BROKER_RUNTIME_INFO)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(read_body("figures", KvTable, answer.body).table.items()))
+
+    async def node(self, address: str) -> dict[str, Any]:
+        """Health of one broker as its `/health` shows it, with the addresses of its group's brokers
+        (`members`, by node id) and the last changes of its role, the oldest first (`role_changes`). Request
+        28011 SHOW_NODE. Raises Refused with code 3 if the broker is not one of ours."""
+        answer = await self._asking.broker(address, RequestCode.SHOW_NODE)
+        return read("node", _decode_object, answer.body)
 
     async def settings(self, address: str) -> dict[str, str]:
         """Settings of one broker by property name (request 26 GET_BROKER_CONFIG)."""
@@ -108,6 +119,13 @@ class Brokers:
         return await self._asking.broker(address, code, header, body)
 
 
+def _decode_object(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadBody(str(error)) from error
+
+
 def parse_settings(body: bytes) -> dict[str, str]:
     """Parse properties as brokers and NameServers send them, one per line."""
     try:
@@ -129,6 +147,7 @@ class BlockingBrokers(Face[Brokers]):
     cluster = Blocking(Brokers.cluster)
     masters = Blocking(Brokers.masters)
     runtime = Blocking(Brokers.runtime)
+    node = Blocking(Brokers.node)
     settings = Blocking(Brokers.settings)
     change_settings = Blocking(Brokers.change_settings)
     stats = Blocking(Brokers.stats)

@@ -14,6 +14,7 @@ from dledger.broker.features import Features, Shared, make_features
 from dledger.broker.figures import Figure, leader_figures, server_figures
 from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.group_members import GroupMembers
+from dledger.broker.health import Health
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.leadership import Leadership
 from dledger.broker.ports import Appender, Node
@@ -72,6 +73,7 @@ class Broker:
         self.processors: tuple[Processor, ...] = tuple(
             one for feature in self.features for one in feature.processors
         )
+        self.health: Health = self._make_health()
         own = [self.core.applied, self.core.committed, self.core.stats]
         self.leadership.services = LeaderServices(
             [*own, *(one for feature in self.features for one in feature.services)]
@@ -94,6 +96,10 @@ class Broker:
             tls=self.config.client_tls.client_context(),
         )
 
+    def _make_health(self) -> Health:
+        registrar = self.features.registration.registrar
+        return Health(self.core, self.opened, lambda: len(self.server.connections), registrar)
+
     def _totals(self) -> tuple[int, int]:
         return self.leadership.messages, self.features.longpolling.pulls.messages
 
@@ -105,6 +111,7 @@ class Broker:
             members=self.members.addresses,
             origins=Origins(self.node, self.members.older_ips),
             figures=self.runtime_info,
+            health=lambda: self.health.report(),
             settings_file=source.path if source else "",
         )
 

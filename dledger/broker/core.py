@@ -87,3 +87,5 @@ BySuperUser = Callable[[Request], bool]
 every request if requests need no signature."""
 Figures = Callable[[], dict[str, str]]
 """Function that returns the content of 28 GET_BROKER_RUNTIME_INFO, by key."""
+HealthReport = Callable[[], dict[str, object]]
+"""Function that returns the object that /health shows."""

@@ -14,7 +14,7 @@ from dledger.broker.admin.feature import AdminFeature
 from dledger.broker.audit.feature import AuditFeature
 from dledger.broker.auth.feature import AuthFeature
 from dledger.broker.clients.feature import ClientsFeature
-from dledger.broker.core import Core, Figures, Members
+from dledger.broker.core import Core, Figures, HealthReport, Members
 from dledger.broker.feature import Feature
 from dledger.broker.forwarding import Origins
 from dledger.broker.intake.feature import IntakeFeature
@@ -90,6 +90,7 @@ class Shared:
     origins: Origins
     """Finds out where forwarded requests come from."""
     figures: Figures
+    health: HealthReport
     settings_file: str
     """The file that the settings came from, or empty if there is no file."""
 
@@ -126,7 +127,9 @@ def make_features(core: Core, shared: Shared) -> Features:
         loadbalance=LoadBalanceFeature(core, client, topic.creation, registration.name_servers),
         audit=AuditFeature(core, members),
         store=StoreFeature(core, shared.index, shared.table, registration.registrar),
-        admin=AdminFeature(core, shared.index, members, registration.registrar, shared.figures),
+        admin=AdminFeature(
+            core, shared.index, members, registration.registrar, shared.figures, shared.health
+        ),
     )
     checks.ask([check for feature in features for check in feature.send_checks])
     return features

@@ -131,6 +131,9 @@ class Node(Protocol):
     def status(self) -> dict[str, object]:
         """Return the status that /health and /metrics show."""
 
+    def role_changes(self) -> list[dict[str, object]]:
+        """Return the last changes of role, term and leader, as plain values (`dledger.node.role_history`)."""
+
     async def run(self) -> None:
         """Run until cancelled. Raises NodeFailed if the node must end."""
 

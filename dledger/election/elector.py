@@ -149,6 +149,8 @@ class Elector:
         self._handed_over = False
         self.stepped_down: str = ""
         """Why this node's last leadership ended; empty before its first leadership has ended."""
+        self.entered: str = ""
+        """Why this node came into its present state; empty if it has been in it since its start."""
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
         self._ask_again: dict[str, float] = {}
@@ -397,7 +399,7 @@ class Elector:
         if self.state is not State.LEADER:
             return []
         effects = self._become_follower(Cause.STEP_DOWN, None, now)
-        self.stepped_down = why
+        self.stepped_down = self.entered = why
         return effects
 
     def hand_over(self, target: str, *, commanded: bool = False) -> list[Effect]:
@@ -629,6 +631,7 @@ class Elector:
 
     def _enter(self, cause: Cause, state: State) -> None:
         self.state = check(self.state, cause, state)
+        self.entered = cause.value
 
     def _become_leader(self, now: float) -> list[Effect]:
         self._enter(Cause.QUORUM, State.LEADER)
@@ -649,7 +652,10 @@ class Elector:
         if self.state is State.LEADER:
             handed_over = self._handed_over and cause is Cause.HIGHER_TERM
             self.stepped_down = "it transferred leadership" if handed_over else cause.value
+        led = self.state is State.LEADER
         self._enter(cause, State.FOLLOWER if self._self_id in self._voters else State.LEARNER)
+        if led:
+            self.entered = self.stepped_down
         self.leader_id = leader
         self._leader_gone = False
         self._deadline = now + self._timeout()

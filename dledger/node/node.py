@@ -42,6 +42,7 @@ from dledger.node.reads import ReadPoints
 from dledger.node.reconfiguration import Reconfiguration
 from dledger.node.repair import Repairer
 from dledger.node.requests import ClientRequests
+from dledger.node.role_history import RoleHistory
 from dledger.node.status import NodeStatus
 from dledger.node.trust import Trust
 from dledger.peers.held import HeldMessages
@@ -118,6 +119,7 @@ class Node:
             self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
         )
         self.metrics: NodeMetrics = NodeMetrics(env.pauses)
+        self.history: RoleHistory = RoleHistory()
         self.health: HealthWatch = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
         self.snapshots.retainer.now_ms = self.health.cautious_now_ms
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
@@ -205,6 +207,10 @@ class Node:
     def status(self) -> dict[str, object]:
         """Return the status for /health, /metrics and `dledger status`."""
         return self._status.report()
+
+    def role_changes(self) -> list[dict[str, object]]:
+        """Return the last changes of role, term and leader, as plain values (`RoleHistory`)."""
+        return self.history.report()
 
     @property
     def cluster_id(self) -> str:
@@ -344,6 +350,7 @@ class Node:
         self.applier.commit_to(self.commit_index)
         await self.peers.listen(self.inbox)
         self._host.on_role(self.elector.role, self.elector.term, None)
+        self._note_role(None)
         self.elections.start(now)
         self.joining.wake()
 
@@ -406,12 +413,18 @@ class Node:
             self.leadership.stop()
             self._requests.stopped_serving()
         self.replicator.follow(change.term)
+        self._note_role(change.leader_id)
         self._host.on_role(change.role, change.term, change.leader_id)
         self.reconfiguration.leader_changed(change.leader_id, change.term, self._loop.time())
         self.membership.connect()
         if leads:
             self.leadership.start(change.term)
         self.reads.role_changed()
+
+    def _note_role(self, leader_id: str | None) -> None:
+        elector = self.elector
+        now_ms, why = self._env.wall.now_ms(), elector.entered or "the node started"
+        self.history.note(now_ms, elector.role, elector.term, leader_id, why)
 
     def round_confirmed(self, number: int) -> None:
         """Notify the parts that a quorum answered this leader's round of heartbeats with this number."""

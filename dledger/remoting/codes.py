@@ -180,6 +180,7 @@ class RequestCode(IntEnum):
     AUDIT_ENTRIES = 28007
     AUDIT_UNITS = 28008
     AUDIT_LOG = 28009
+    SHOW_NODE = 28011  # ours: health and history of one node, for consoles
     TELL_CONSUMERS = 28101  # between brokers of a group
     TELL_PULLS = 28102  # between brokers of a group
     POP_MESSAGE = 200050

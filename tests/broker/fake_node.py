@@ -281,6 +281,9 @@ class FakeNode:
     def proof_receivers(self) -> Sequence[str]:
         return self.proofs.receivers
 
+    def role_changes(self) -> list[dict[str, Any]]:
+        return [{"at_ms": 1, "role": self.role.value, "term": self.term, "leader": self.leader_id, "why": ""}]
+
     def status(self) -> dict[str, Any]:
         return {
             "role": self.role.value,

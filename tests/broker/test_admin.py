@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dledger.broker.http import consumer_metrics
-from dledger.broker.http import server as http
 from dledger.broker.http.server import BrokerCollector
 from dledger.broker.stats.runtime_info import runtime_info
 from dledger.formats.state import DELAYS, DelayProgress
@@ -298,7 +297,7 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
         await eventually(
             lambda: len(failures) == 2 and world.features.registration.registrar.registered["ok:1"]
         )
-        body = http.health(world.broker)
+        body = world.broker.health.report()
         assert body["namesrv"] == {"down:1": False, "ok:1": True, "refuses:1": False}
         assert body["namesrv_failures"] == {"down:1": "refused", "refuses:1": "an older term"}
         assert body["healthy"] is True, "or all would be unhealthy while one NameServer is exchanged"
@@ -315,7 +314,7 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
         servers.down.clear()
         servers.refusing.clear()
         world.features.registration.registrar.changed()
-        await eventually(lambda: http.health(world.broker)["namesrv_failures"] == {})
+        await eventually(lambda: world.broker.health.report()["namesrv_failures"] == {})
         assert 'dledger_namesrv_registered{namesrv="down:1"} 1.0' in metrics(world)
         task.cancel()
 
@@ -340,7 +339,7 @@ def test_what_the_log_warns_of_degrades_a_node_and_leaves_it_healthy(tmp_path: P
             "warnings": ["the store time of the newest message is"],
         }
         world.node.status = lambda: status() | ahead  # type: ignore[method-assign]
-        body = http.health(world.broker)
+        body = world.broker.health.report()
         assert body["warnings"] == ["the store time of the newest message is"]
         assert body["healthy"] is True and body["degraded"] is True and body["reasons"] == []
         assert "dledger_store_time_ahead_seconds 3.153600005e+08" in metrics(world)
@@ -351,13 +350,13 @@ def test_what_the_log_warns_of_degrades_a_node_and_leaves_it_healthy(tmp_path: P
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(str(tmp_path))
-        assert http.health(world.broker)["healthy"] is False
+        assert world.broker.health.report()["healthy"] is False
         await world.open()
         await world.send()
-        body = http.health(world.broker)
+        body = world.broker.health.report()
         assert body["healthy"] is True and body["role"] == "LEADER" and body["apply_lag"] == 0
         world.node.follow(None)
-        assert http.health(world.broker)["reasons"] == ["no leader is known"]
+        assert world.broker.health.report()["reasons"] == ["no leader is known"]
         text = metrics(world)
         for line in (
             "dledger_messages_in_total 1.0",
@@ -442,5 +441,18 @@ def test_each_figure_is_shown_under_a_name_of_its_own(tmp_path: Path) -> None:
         assert len(keys) == len(set(keys)) and len(metrics) == len(set(metrics))
         assert all(one.help for one in figures if one.metric)
         assert all(value not in ("True", "False") for value in broker.runtime_info().values())
+
+    run(test)
+
+
+def test_a_console_sees_health_addresses_and_history_of_a_node(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        found = json.loads((await world.call(RequestCode.SHOW_NODE)).body)
+        assert (
+            found["healthy"] is True and found["role"] == "LEADER" and found["node"]["committed_index"] >= 0
+        )
+        assert found["members"][world.broker.config.self_id] == world.broker.config.client_addr
+        assert [change["role"] for change in found["role_changes"]] == ["LEADER"]
 
     run(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from dledger.broker import cli
 from dledger.broker.app import _reason
 from dledger.broker.config import SETTINGS
-from dledger.broker.http.health import scarce
+from dledger.broker.health import Health
 from dledger.errors import EXIT_BUG, EXIT_STORE, NodeFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFiles
@@ -70,17 +71,18 @@ def test_a_dangling_link_as_a_store_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_nearly_used_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broker(connections: int) -> Any:
-        limits = SimpleNamespace(max_connections=100)
-        server = SimpleNamespace(connections=[None] * connections)
-        return SimpleNamespace(server=server, config=SimpleNamespace(server=limits))
+    def health(connections: int) -> Health:
+        config = SimpleNamespace(server=SimpleNamespace(max_connections=100))
+        core: Any = SimpleNamespace(settings=SimpleNamespace(now=config))
+        registrar: Any = None
+        return Health(core, asyncio.Event(), lambda: connections, registrar)
 
-    monkeypatch.setattr("dledger.broker.http.health.open_files", lambda: (10, 1000))
-    assert scarce(broker(10)) == []
-    (warning,) = scarce(broker(100))
+    monkeypatch.setattr("dledger.broker.health.open_files", lambda: (10, 1000))
+    assert health(10).scarce() == []
+    (warning,) = health(100).scarce()
     assert "maxConnections" in warning
-    monkeypatch.setattr("dledger.broker.http.health.open_files", lambda: (950, 1000))
-    (warning,) = scarce(broker(10))
+    monkeypatch.setattr("dledger.broker.health.open_files", lambda: (950, 1000))
+    (warning,) = health(10).scarce()
     assert "ulimit -n" in warning
 
 

@@ -332,6 +332,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     ],
     RequestCode.GET_BROKER_HA_STATUS: lambda: [(None, b"")],
     RequestCode.GET_BROKER_EPOCH_CACHE: lambda: [(None, b"")],
+    RequestCode.SHOW_NODE: lambda: [(None, b"")],
     RequestCode.DELETE_EXPIRED_COMMITLOG: lambda: [(None, b"")],
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: lambda: [(None, b"")],
     RequestCode.CLEAN_UNUSED_TOPIC: lambda: [(None, b"")],

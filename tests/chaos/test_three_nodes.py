@@ -113,3 +113,18 @@ def test_one_seed_gives_one_trace_of_the_whole_group() -> None:
     assert first_difference(first, node_group.run(3)) is None
     assert first_difference(first, elsewhere.stdout.split("\n")) is None
     assert len(first) > 1000
+
+
+def test_each_node_can_tell_when_and_why_its_role_changed() -> None:
+    with World(1, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world)
+        first = group.await_leader()
+        world.kill(first)
+        world.run_until(lambda: group.leader() not in (None, first), 10)
+        second = group.await_leader()
+        changes = group.nodes[second].role_changes()
+        assert changes[0]["why"] == "the node started"
+        won = [change for change in changes if change["role"] == "LEADER"]
+        assert [(one["leader"], one["why"]) for one in won] == [(second, "quorum of votes")]
+        times = [int(str(change["at_ms"])) for change in changes]
+        assert times == sorted(times)

@@ -204,4 +204,4 @@ def test_a_leader_that_steps_down_knows_why() -> None:
         node = leader()
         assert node.stepped_down == ""
         way(node)
-        assert node.role is not Role.LEADER and node.stepped_down == why
+        assert node.role is not Role.LEADER and node.stepped_down == node.entered == why

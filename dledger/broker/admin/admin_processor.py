@@ -1,5 +1,5 @@
 """Requests by which operators read and change one broker: 25 UPDATE_BROKER_CONFIG, 26 GET_BROKER_CONFIG, 28
-GET_BROKER_RUNTIME_INFO (AdminBrokerProcessor).
+GET_BROKER_RUNTIME_INFO (AdminBrokerProcessor), and 28011 SHOW_NODE, which RocketMQ does not have.
 
 Settings belong to one node, as in RocketMQ. So any node answers, and a change affects only the node that
 answers.
@@ -7,8 +7,10 @@ answers.
 
 from __future__ import annotations
 
+import msgspec
+
 from dledger.broker.auth import actions, required
-from dledger.broker.core import Core, Figures
+from dledger.broker.core import Core, Figures, HealthReport, Members
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.stats.runtime_info import bytes_text
 from dledger.remoting.bodies import KvTable
@@ -21,14 +23,24 @@ OWN = (
     "the answering broker's own knowledge at that moment; `commitLogMaxOffset` is the end of its log,"
     " committed or not"
 )
+KNOWN = "the answering node's own knowledge at that moment"
 
 
 class AdminProcessor:
     """Handlers of the requests that read and change one broker."""
 
-    def __init__(self, core: Core, settings_requests: SettingsRequests, figures: Figures) -> None:
+    def __init__(
+        self,
+        core: Core,
+        settings_requests: SettingsRequests,
+        figures: Figures,
+        health: HealthReport,
+        members: Members,
+    ) -> None:
         self._requests = settings_requests
         self._figures = figures
+        self._health = health
+        self._members = members
         self._env = core.env
         self._node = core.node
         self._settings = core.settings
@@ -81,6 +93,13 @@ class AdminProcessor:
             call.respond(body=KvTable(self._figures() | read).encode())
 
         self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.SHOW_NODE, needs=Needs.ANY, reads=KNOWN, may=required.ACCOUNT, does=actions.SHOWN)
+    def node(self, call: Call[None]) -> None:
+        """Show the health of this node, the addresses of all brokers of its group, and the last changes of
+        its role, for consoles."""
+        body = self._health() | {"members": self._members(), "role_changes": self._node.role_changes()}
+        call.respond(body=msgspec.json.encode(body))
 
     def _disk(self) -> DiskUsage | None:
         """Return the usage of the disk that holds the store, or None if the system does not report it. Runs

@@ -9,7 +9,7 @@ from dledger.broker.admin.query_processor import QueryProcessor
 from dledger.broker.admin.refusal_processor import RefusalProcessor
 from dledger.broker.admin.replication_processor import ReplicationProcessor
 from dledger.broker.admin.tables_processor import TablesProcessor
-from dledger.broker.core import Core, Figures, Members
+from dledger.broker.core import Core, Figures, HealthReport, Members
 from dledger.broker.feature import Feature, Task
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.store.index_service import IndexService
@@ -20,13 +20,19 @@ class AdminFeature(Feature):
     """The requests by which operators read and change a broker, as a feature."""
 
     def __init__(
-        self, core: Core, index: IndexService, members: Members, registrar: Registrar, figures: Figures
+        self,
+        core: Core,
+        index: IndexService,
+        members: Members,
+        registrar: Registrar,
+        figures: Figures,
+        health: HealthReport,
     ) -> None:
         self.settings_requests: SettingsRequests = SettingsRequests(
             core.settings, core.env.log.child("settings")
         )
         self.processors = (
-            AdminProcessor(core, self.settings_requests, figures),
+            AdminProcessor(core, self.settings_requests, figures, health, members),
             QueryProcessor(core, index),
             RefusalProcessor(),
             ReplicationProcessor(core, members),

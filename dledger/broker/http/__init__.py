@@ -1,7 +1,6 @@
 """Health and metrics of a broker over HTTP.
 
 * `server`: the paths /health, /livez, /readyz and /metrics
-* `health`: what /health shows, and whether the broker is ready
 * `consumer_metrics`: metrics of consumer groups
 * `listener`: the connections of the HTTP port
 """

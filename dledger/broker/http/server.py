@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
-from dledger.broker.http.health import health, why_not_ready
 from dledger.broker.http.listener import Listener
 from dledger.broker.registration.registrar import Registrar
 
@@ -91,14 +90,14 @@ class HttpServer:
         return await handler(request)
 
     async def _health(self, request: web.Request) -> web.Response:
-        body = health(self._broker)
+        body = self._broker.health.report()
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
     async def _live(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
-        reason = why_not_ready(self._broker)
+        reason = self._broker.health.why_not_ready()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
