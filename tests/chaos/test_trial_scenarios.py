@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from dledger.chaos.scenarios.broker_clients import Producer
+from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.trials.drawing import FIRST_FAULT_S, LAST_FAULT_S, draw_faults, draw_operations
 from dledger.chaos.trials.nemeses import NEMESES
 from dledger.chaos.trials.scenario import ScenarioError, library, parse_scenario
@@ -90,3 +95,12 @@ def test_the_producers_begin_as_many_operations_as_the_rate_says() -> None:
     sends = [one for one in draw_operations(scenario, 1) if one.kind != "topic"]
     assert len(sends) == 500 and {one.client for one in sends} == {0, 1}
     assert all(0 <= one.at_ms < 10_000 for one in sends)
+
+
+def test_a_producer_that_a_busy_machine_kept_back_does_not_make_up_for_it_after_the_trial() -> None:
+    stage: Any = SimpleNamespace(client_names=("producers-0",), client_runs=lambda name: False)
+    operations = draw_operations(library()["kill-leader"], seed=1)
+    producer = Producer(stage, 0, BrokerHistory(), [], list(operations))
+    assert not producer.done
+    assert producer.leave_out_rest() == len(operations) and producer.done
+    assert producer.leave_out_rest() == 0

@@ -133,6 +133,12 @@ class Planned(Program):
         """Whether every operation of the plan has ended or was cut off by a kill."""
         return self._next >= len(self._operations) and not self._stage.client_runs(self.name)
 
+    def leave_out_rest(self) -> int:
+        """Begin no further operation of the plan. Returns how many are left out."""
+        left = len(self._operations) - self._next
+        del self._operations[self._next :]
+        return left
+
     async def main(self, env: Env) -> None:
         self.lives += 1
         producer = AsyncTransactionProducer(

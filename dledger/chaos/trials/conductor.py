@@ -255,6 +255,8 @@ class Trial:
         if delay := await self._not_whole():
             raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
+        if left := sum(one.leave_out_rest() for one in planned):
+            self._arena.note(f"{left} operations of the plan were left out: the time of the trial was over")
         await self._within(
             CLIENTS_LIMIT_S, "the producers do not end", lambda: all(one.done for one in planned)
         )
