@@ -11,9 +11,9 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 PARTS = (
-    "_fast", "admin", "audit", "bench", "broker", "chaos", "client", "commands", "context", "election",
-    "files", "flight", "formats", "lake", "local", "log", "members", "namesrv", "node", "peers", "remoting",
-    "replication", "runtime", "snapshots", "spark",
+    "_fast", "admin", "audit", "bench", "broker", "chaos", "client", "commands", "context", "dashboard",
+    "election", "files", "flight", "formats", "lake", "local", "log", "members", "namesrv", "node",
+    "peers", "remoting", "replication", "runtime", "snapshots", "spark", "web",
 )  # fmt: skip
 """The packages below `dledger/`. setuptools would leave out a missing one without a word."""
 TWINS = "dledger/_fast/compiled.pyx"

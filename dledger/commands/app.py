@@ -70,6 +70,9 @@ COMMANDS = MappingProxyType(
         "mqadmin": Program(
             ADMINISTRATION, "the mqadmin commands of RocketMQ", f"{_DECLARED}.mqadmin.program:MQADMIN"
         ),
+        "dashboard": Program(
+            ADMINISTRATION, "show clusters in a browser", f"{_DECLARED}.dashboard:DASHBOARD"
+        ),
         "completion": Program(
             ADMINISTRATION, "let a shell complete these commands", "dledger.commands.completion:completion"
         ),

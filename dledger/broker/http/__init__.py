@@ -2,5 +2,4 @@
 
 * `server`: the paths /health, /livez, /readyz and /metrics
 * `consumer_metrics`: metrics of consumer groups
-* `listener`: the connections of the HTTP port
 """

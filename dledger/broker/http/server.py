@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
-from dledger.broker.http.listener import Listener
 from dledger.broker.registration.registrar import Registrar
+from dledger.web.listener import Listener
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float

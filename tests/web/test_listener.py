@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from dledger.broker.http import listener as module
-from dledger.broker.http.listener import Listener
 from dledger.broker.http.server import HttpServer
+from dledger.web import listener as module
+from dledger.web.listener import Listener
 from tests.broker.harness import World
 
 

@@ -1,0 +1,1 @@
+"""What all HTTP ports share: limits of connections (aiohttp)."""
