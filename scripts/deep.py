@@ -178,6 +178,14 @@ KINDS = {
             3600,
         ),
         Kind(
+            "browser",
+            "the dashboard in a real browser",
+            lambda: files_with("browser"),
+            lambda item, _: ["env", "DLEDGER_REQUIRE_BROWSER=1", *pytest_of("browser")(item, 0)],
+            120,
+            1800,
+        ),
+        Kind(
             "spark",
             "the Spark jobs",
             lambda: files_with("spark"),

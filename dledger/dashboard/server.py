@@ -52,6 +52,7 @@ FILES = MappingProxyType(
     {
         "dashboard.css": ("static", "text/css"),
         "dashboard.js": ("static", "text/javascript"),
+        "icon.svg": ("static", "image/svg+xml"),
         "uPlot.iife.min.js": ("vendor", "text/javascript"),
         "uPlot.min.css": ("vendor", "text/css"),
         "idiomorph.min.js": ("vendor", "text/javascript"),

@@ -176,10 +176,12 @@ class Watching:
             id_ = known.get(at) or {**addresses, **further}[at]
             views.append(NodeView(name, id_, at, reached=False, problem="it does not answer"))
         named = {view.id for view in views}
+        before = {view.id: view.address for view in self.nodes.get(name, {}).values()}
         for answer, _ in nodes.values():
             for id_, at in _members(answer).items():
                 if not at and id_ not in named:
-                    views.append(NodeView(name, id_, "", reached=False, problem="it is not connected"))
+                    address = before.get(id_, "")
+                    views.append(NodeView(name, id_, address, reached=False, problem="it is not connected"))
                     named.add(id_)
         return {view.address or view.id: view for view in sorted(views, key=lambda one: one.id)}
 
