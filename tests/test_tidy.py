@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "local": LEAVES,
     CORE: ("_fast", *LEAVES),
     "remoting": LEAVES,
-    "namesrv": ("remoting", *LEAVES),
+    "namesrv": ("remoting", "web", *LEAVES),
     "client": ("remoting", "_fast", *LEAVES),
     "audit": LEAVES,
     "broker": (CORE, "remoting", "audit", "web", "_fast", *LEAVES),

@@ -70,7 +70,7 @@ async def main(
     finally:
         await broker.server.close()
         if http is not None:
-            await http.close()
+            await http.port.close()
         lock.close()
 
 
@@ -129,7 +129,7 @@ async def _start_http(broker: Broker) -> HttpServer | None:
 
     http = HttpServer(broker)
     config = broker.config
-    await http.start(config.http_address or config.bind_address, config.http_port)
+    await http.port.start(config.http_address or config.bind_address, config.http_port)
     return http
 
 

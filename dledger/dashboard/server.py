@@ -25,7 +25,7 @@ from dledger.dashboard.pages.registry import PAGES
 from dledger.dashboard.rendering import render, render_problem
 from dledger.dashboard.watching import Watching
 from dledger.dashboard.wording import LANGUAGES, Wording, choose_language
-from dledger.web.listener import Listener
+from dledger.web.port import HttpPort
 
 LIVE_EVERY_S = 3.0
 """Time between two looks of an open page, in seconds."""
@@ -70,34 +70,27 @@ class Dashboard:
         self._live = 0
         package = resources.files("dledger.dashboard")
         self._files = {name: (package / at / name).read_bytes() for name, (at, _) in FILES.items()}
-        app = web.Application(middlewares=[self._guarded])
+        self._port = HttpPort()
+        app = self._port.application
+        app.middlewares.append(self._guarded)
         app.router.add_get("/", self._root)
         app.router.add_get("/static/{file}", self._file)
         for page in PAGES:
             app.router.add_get(f"/{{cluster}}/{page.path}", self._handler(page))
-        self._runner = web.AppRunner(app, access_log=None)
-        self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> int:
         """Begin to listen. Returns the port. Raises OSError, which names the address, if that fails."""
-        await self._runner.setup()
-        try:
-            await self._listener.open(host, port)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
-        return self._listener.addresses[0][1]
+        await self._port.start(host, port)
+        return self._port.addresses[0][1]
 
     async def close(self) -> None:
         """Stop the server."""
-        self._listener.close()
-        await self._runner.cleanup()
+        await self._port.close()
 
     # Every request
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._listener.served(request)
         host = request.host.rpartition(":")[0] if ":" in request.host.rpartition("]")[2] else request.host
         if host not in LOOPBACK:
             raise web.HTTPForbidden(
@@ -196,7 +189,7 @@ class Dashboard:
             before = ""
             while True:
                 asked.cluster.asked()
-                self._listener.served(request)
+                self._port.served(request)
                 try:
                     async with asyncio.timeout(PAGE_LIMIT_S):
                         data = await page.load(asked)

@@ -8,5 +8,6 @@ not know each other. Routes are kept only in memory and come from the brokers; t
 * `changes`  changes of the tables, one after the other and in steps
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
+* `http_server`  health and metrics over HTTP
 * `cli`      the process of `dledger namesrv`
 """

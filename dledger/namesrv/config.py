@@ -46,6 +46,10 @@ class NamesrvConfig:
     """Port at which the NameServer listens; 0 picks a free one."""
     bind_address: Annotated[str, Setting("bindAddress", parse=check_host, important=True)] = "0.0.0.0"
     """Address at which the NameServer listens."""
+    http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
+    """Port of `/health` and `/metrics`; 0: off. It needs the extra `server`."""
+    http_address: Annotated[str, Setting("httpAddress", parse=check_host, important=True)] = "127.0.0.1"
+    """Address at which the NameServer listens for HTTP."""
     log_dir: Annotated[str | None, Setting("logDir", important=True)] = None
     """Directory of namesrv.log. If it is empty, the log goes to standard error."""
     kv_path: Annotated[str | None, Setting("kvConfigPath", important=True)] = None
@@ -76,6 +80,8 @@ class NamesrvConfig:
                 found += listening_twice([own, Place("kvSelfAddress", host, port)])
             elif is_loopback(host) and port == own.port and meet(host, own.host):
                 found.append(f"kvPeers {address} is the listenPort of this NameServer: give it another port")
+        if self.http_port:
+            found += listening_twice([own, Place("httpPort", self.http_address, self.http_port)])
         directories = {"kvDirectory": self.kv.directory, "logDir": self.log_dir}
         if self.kv_path:
             found += [

@@ -431,6 +431,11 @@ class Routes:
         """Whether a node of this broker group is registered."""
         return name in self._groups
 
+    @property
+    def topic_count(self) -> int:
+        """Number of topics of all broker groups."""
+        return len(self._topics)
+
     def topics(self) -> list[str]:
         """Return all topics."""
         return sorted(self._topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dledger.namesrv.changes import Change, Changes
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
@@ -36,6 +37,9 @@ from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings, SettingsSource
+
+if TYPE_CHECKING:
+    from dledger.web.port import HttpPort
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -389,7 +393,9 @@ async def main(
     nameserver = NameServer(env, config, source)
     await nameserver.kv.load()
     await nameserver.server.start(config.bind_address, config.listen_port)
+    http: HttpPort | None = None
     try:
+        http = await _start_http(nameserver, config)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(nameserver.server.run(), name="namesrv idle sweep"),
@@ -402,4 +408,16 @@ async def main(
             if on_ready is not None:
                 on_ready(nameserver)
     finally:
+        if http is not None:
+            await http.close()
         await nameserver.server.close()
+
+
+async def _start_http(nameserver: NameServer, config: NamesrvConfig) -> HttpPort | None:
+    if not config.http_port:
+        return None
+    from dledger.namesrv.http_server import HttpServer  # load aiohttp only if it is needed
+
+    port = HttpServer(nameserver).port
+    await port.start(config.http_address, config.http_port)
+    return port

@@ -139,12 +139,12 @@ def test_no_connection_that_asks_for_anything_is_idle(
 
     async def scenario() -> None:
         server = HttpServer(World(str(tmp_path)).broker)
-        await server.start("127.0.0.1", 0)
+        await server.port.start("127.0.0.1", 0)
         async with ClientSession() as session:
             for path in paths:
-                async with session.get(f"http://127.0.0.1:{server.addresses[0][1]}{path}"):
+                async with session.get(f"http://127.0.0.1:{server.port.addresses[0][1]}{path}"):
                     pass
-        await server.close()
+        await server.port.close()
 
     asyncio.run(scenario())
     assert served == paths

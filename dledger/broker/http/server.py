@@ -1,5 +1,4 @@
-"""The HTTP server with the paths /health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 turns it
-off."""
+"""The HTTP server of a broker: /health, /livez, /readyz, /version and /metrics. `httpPort` 0 turns it off."""
 
 from __future__ import annotations
 
@@ -7,17 +6,15 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.registration.registrar import Registrar
-from dledger.web.listener import Listener
+from dledger.web.port import HttpPort
+from dledger.web.program import Figures, add_pages
 
-TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
 _RENAMED = MappingProxyType({"snapshot_index": "boundary_snapshot_index", "gc_ms_total": "gc_ms"})
 """Maps names of numbers in the node's status to other names for the metrics, because other metrics already
@@ -49,59 +46,22 @@ _COUNTED = frozenset(
 
 
 class HttpServer:
-    """Serves the health and the figures of one broker. The figures are in a Prometheus registry that belongs
-    to this server alone."""
+    """Serves the health and the figures of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(broker))
-        app = web.Application(middlewares=[self._noted])
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/livez", self._live)
-        app.router.add_get("/readyz", self._ready)
-        app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None)
-        self._listener = Listener(self._runner)
-
-    async def start(self, host: str, port: int) -> None:
-        """Start to listen. Raises OSError, which names the address, if that fails."""
-        await self._runner.setup()
-        try:
-            await self._listener.open(host, port)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
-
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """Addresses (host, port) on which the server accepts connections."""
-        return self._listener.addresses
-
-    async def close(self) -> None:
-        """Stop the server."""
-        self._listener.close()
-        await self._runner.cleanup()
-
-    @web.middleware
-    async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Mark the connection of each request as not idle."""
-        self._listener.served(request)
-        return await handler(request)
+        self.port: HttpPort = HttpPort()
+        add_pages(self.port.application, Figures(BrokerCollector(broker)))
+        self.port.application.router.add_get("/health", self._health)
+        self.port.application.router.add_get("/readyz", self._ready)
 
     async def _health(self, request: web.Request) -> web.Response:
         body = self._broker.health.report()
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
-    async def _live(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
     async def _ready(self, request: web.Request) -> web.Response:
         reason = self._broker.health.why_not_ready()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
 
 
 class BrokerCollector(Collector):
