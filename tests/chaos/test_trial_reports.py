@@ -103,6 +103,18 @@ def test_states_follow_one_another_without_a_gap() -> None:
     assert [one.state for one in spans["n0"]] == ["leader", "silent"]
 
 
+def test_a_node_that_is_no_member_has_a_blank_lane_and_does_not_count() -> None:
+    moved = replace(
+        result(),
+        nodes=("n0", "n1", "n2", "n3"),
+        size=3,
+        roles=[Seen(0.0, "n3", "OUTSIDE", -1, False), Seen(4.0, "n3", "LEARNER", 2, False)],
+    )
+    page = report(moved)
+    assert "a group of 3 brokers" in page and "group of 4" not in page
+    assert "n3 learns: has no vote, term 2, 4.00 to 10.00 s" in page and "0.00 to 4.00 s" not in page
+
+
 @pytest.mark.parametrize("seconds", [0.5, 3, 15, 60, 180, 3600, 86_400])
 def test_the_axis_has_round_times_and_not_too_many(seconds: float) -> None:
     ticks = Scale(seconds).ticks()

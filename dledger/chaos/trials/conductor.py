@@ -36,6 +36,7 @@ from dledger.chaos.trials.checkers import judge, judge_handed
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
 from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.member_nemeses import settle
 from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
@@ -60,6 +61,8 @@ QUIET_LIMIT_S = 180.0
 LOOK_EVERY_S = 1.0
 POLL_S = 0.1
 AUDIT_LIMIT_S = 600.0
+MAX_LAG = 1 << 62
+"""The audit never warns that a node which has left the group is this many entries behind."""
 LOAD_QUEUES = PROBE_QUEUES = 4
 FAULT_THREADS = 8
 """Largest number of faults that are injected or undone at the same time."""
@@ -252,6 +255,7 @@ class Trial:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
         await self._in_thread(self._arena.heal)
+        await self._in_thread(partial(settle, self._arena))
         if delay := await self._not_whole():
             raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
@@ -316,21 +320,19 @@ class Trial:
     # The verdicts
 
     def _collect(self) -> None:
-        """Read the log of the node whose log reaches furthest, and audit all stores."""
+        """Read the log of the member whose log reaches furthest, and audit all stores."""
         cluster, evidence = self._arena.cluster, self._evidence
-        stores = [str(cluster.store(node)) for node in self._arena.nodes]
+        stores = [str(cluster.store(node)) for node in self._arena.members]
+        longest = stores[0]
         try:
-            ends = {store: read_entries(store, SEGMENT_SIZE, None, _ignore) for store in stores}
-            longest = max(stores, key=lambda store: ends[store])
+            longest = max(stores, key=_reach)
             read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
         except (StoreUnreadable, InstallUnfinished, OSError) as error:
             evidence.broken["log"] = f"the log cannot be read: {error}"
-        command = [sys.executable, "-m", "dledger", "audit", "compare", *stores, "--same-time"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
-            evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
-        except subprocess.TimeoutExpired:
-            evidence.replicas = (-1, f"the audit did not end within {AUDIT_LIMIT_S:g} s")
+        evidence.replicas = _audit(*stores, "--same-time")
+        for departed in self._arena.departed:
+            if not evidence.replicas[0]:  # a node that has left lacks what came after it
+                evidence.replicas = _audit(str(departed.store), longest, "--lag-warning", str(MAX_LAG))
         stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
@@ -338,17 +340,20 @@ class Trial:
         evidence.ends = self._unexpected_ends()
 
     def _flights(self) -> list[Flight]:
-        """Replay the flight recordings of all nodes. A recording that cannot be read is left out, and noted:
-        a fault may have taken its disk."""
+        """Replay the flight recordings of all nodes, also of those that have left the group. A recording that
+        cannot be read is left out, and noted: a fault may have taken its disk."""
+        if not self._arena.records:
+            return []
         found = []
-        for node in self._arena.nodes if self._arena.records else ():
+        places = [(node, self._arena.cluster.store(node)) for node in self._arena.members]
+        places += [(f"{one.node} (has left)", one.store) for one in self._arena.departed]
+        for name, store in places:
             try:
-                directory = node_directory(OsFiles(), str(self._arena.cluster.store(node)))
-                done = replay_path(directory, keep=1)
+                done = replay_path(node_directory(OsFiles(), str(store)), keep=1)
             except (UnusableRecording, StoreUnreadable, OSError) as error:
-                self._arena.note(f"{node}: no flight recording: {error}")
+                self._arena.note(f"{name}: no flight recording: {error}")
                 continue
-            found.append(Flight(node, done.total_steps, done.problems, done.missing))
+            found.append(Flight(name, done.total_steps, done.problems, done.missing))
         return found
 
     def _unexpected_ends(self) -> list[str]:
@@ -402,6 +407,7 @@ class Trial:
             ended_s=round(self._ended_s, 1),
             program=f"dledger {_version()}, Python {platform.python_version()}, {os.cpu_count()} cores",
             nodes=self._arena.nodes,
+            size=self._arena.size,
             flush=scenario.flush,
             clients=scenario.clients,
             network="" if self._arena.network is None else self._arena.network.kind,
@@ -425,8 +431,26 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _ignore(header: EntryHeader, record: bytes) -> None:
-    """Do nothing with an entry."""
+def _reach(store: str) -> tuple[int, int]:
+    """Where the log of a store ends, and then how early it begins: the larger, the more can be read."""
+    first: list[int] = []
+
+    def apply(header: EntryHeader, record: bytes) -> None:
+        if not first:
+            first.append(header.index)
+
+    last = read_entries(store, SEGMENT_SIZE, None, apply)
+    return last, -first[0] if first else 0
+
+
+def _audit(*arguments: str) -> tuple[int, str]:
+    """Compare stores. Returns the exit code of the audit and its report."""
+    command = [sys.executable, "-m", "dledger", "audit", "compare", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"the audit did not end within {AUDIT_LIMIT_S:g} s"
+    return done.returncode, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 async def run_trial(scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str = "") -> Result:

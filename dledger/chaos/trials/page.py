@@ -25,7 +25,7 @@ DOCUMENTATION = "docs/howto/chaos.md"
 def report(result: Result) -> str:
     """The whole page."""
     scale = Scale(max([result.seconds, result.ended_s, *(one.at_s for one in result.roles)]))
-    title = f"Trial {result.scenario}: a group of {len(result.nodes)} brokers under faults"
+    title = f"Trial {result.scenario}: a group of {result.size or len(result.nodes)} brokers under faults"
     parts = [
         _verdict(result),
         _what_was_done(result),
@@ -65,8 +65,9 @@ def _what_was_done(result: Result) -> Markup:
         kinds[f"{fault.kind} ({fault.target})"] = kinds.get(f"{fault.kind} ({fault.target})", 0) + 1
     rows = [(name, count, NEMESES[name.partition(" ")[0]].about) for name, count in sorted(kinds.items())]
     said = (
-        f"{result.purpose} This went on for {result.seconds:g} seconds, in a group of {len(result.nodes)} "
-        f"brokers with {result.flush}. The clients were: {', '.join(result.clients)}."
+        f"{result.purpose} This went on for {result.seconds:g} seconds, in a group of "
+        f"{result.size or len(result.nodes)} brokers with {result.flush}. The clients were: "
+        f"{', '.join(result.clients)}."
     )
     aim = f"The aim: {result.must_hold} What was judged is listed at the end."
     when = f"Begun {result.began}, with {result.program}." if result.began else ""
@@ -99,7 +100,7 @@ def _timeline(result: Result, scale: Scale) -> Markup:
     drawn = charts.lanes(result.nodes, spans_of(result.roles, scale.seconds), marks, scale)
     note = (
         "One lane for each node; the number is the term of the leader. Each node was asked 20 times a "
-        "second. "
+        "second. While a lane is blank, its node is no member of the group. "
         f"No fault begins after {result.seconds:g} s; then everything that waits has to come."
     )
     return section("Who led when", Markup(charts.legend() + drawn), note)

@@ -71,6 +71,9 @@ class Result:
     version: int = VERSION
     flush: str = "SYNC_FLUSH"
     clients: tuple[str, ...] = ()
+    size: int = 0
+    """Number of members of the group, if members are exchanged and `nodes` therefore has a spare, too. 0: all
+    nodes are members."""
     network: str = ""
     """How the processes were connected: `namespaces` or `proxy`; empty if the scenario breaks no links, and
     they were connected directly."""
