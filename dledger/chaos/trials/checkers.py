@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.scenarios.broker_clients import ORDERLY_GROUP, PULL_GROUP, PUSH_GROUP
+from dledger.chaos.scenarios.broker_clients import PULL_GROUP
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
     judge_completeness,
@@ -29,22 +29,17 @@ from dledger.chaos.scenarios.broker_replay import HALF, UNREAD, Stored
 from dledger.chaos.scenarios.deletion_history import is_brief, judge_deletions
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics
-from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.pop_judge import copies_of, judge_popped
 from dledger.chaos.scenarios.timer_judge import judge_timers
 from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP
 from dledger.chaos.scenarios.user_history import judge_users
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.evidence import UNREADABLE, Evidence, what_waits
 
-GROUPS: Mapping[str, str] = {
-    "pull": PULL_GROUP,
-    "push": PUSH_GROUP,
-    "push-slow": PUSH_GROUP,
-    "orderly": ORDERLY_GROUP,
-    "pop-orderly": ORDERED_GROUP,
-    "unaware": UNAWARE_GROUP,
-}
+GROUPS: Mapping[str, str] = {name: kind.group for name, kind in CLIENTS.items() if kind.group}
 """Maps a kind of client to its consumer group, if its group must receive every message."""
+SENDERS = tuple(name for name, kind in CLIENTS.items() if kind.sends)
+"""Kinds of clients of which each trial must have acknowledged messages."""
 
 
 @dataclass(frozen=True)
@@ -258,15 +253,14 @@ def _progress(evidence: Evidence) -> int:
     return 1
 
 
-_SENDERS = ("producers", "probe")
 CHECKERS: Sequence[Checker] = (
-    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log, _SENDERS),
+    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log, SENDERS),
     Checker(
         "sends",
         "Every acknowledged message is where its acknowledgement said, exactly once, and in order. What was "
         "refused is nowhere.",
         _sends,
-        _SENDERS,
+        SENDERS,
     ),
     Checker("load", "No message of the load is lost, and none is stored twice.", _load),
     Checker(
@@ -301,7 +295,7 @@ CHECKERS: Sequence[Checker] = (
         _deletions,
         ("topics", "users"),
     ),
-    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, _SENDERS),
+    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, SENDERS),
     Checker(
         "processes",
         "No broker ended by itself, and each ended after SIGTERM.",

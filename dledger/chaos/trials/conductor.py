@@ -33,6 +33,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
 from dledger.chaos.trials.checkers import judge, judge_handed
+from dledger.chaos.trials.client_kinds import kind_of
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
 from dledger.chaos.trials.injected import Flight, Injected
@@ -69,9 +70,6 @@ FAULT_THREADS = 8
 T = TypeVar("T")
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
-
-ENDLESS = ("probe", "topics", "users")
-"""Clients that would go on for ever. They are ended before the end phase."""
 
 Tell = Callable[[str], None]
 FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError)
@@ -178,7 +176,7 @@ class Trial:
                 await self._inject()
                 await self._until(self._scenario.seconds)
                 for name, client in clients.items():
-                    if name.rpartition("-")[0] in ENDLESS:
+                    if kind_of(name).endless:
                         client.cancel()
                 await self._end(load)
             except (Stuck, *FAULT_ERRORS) as problem:

@@ -22,14 +22,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.nemeses import NEMESES, SPARE, TARGETS, needs_of
 from dledger.chaos.trials.programs import SENDS
 
-CLIENTS = (
-    "producers", "operator", "pull", "push", "pop", "orderly", "pop-orderly", "topics", "unaware", "probe",
-    "push-slow", "users",
-)  # fmt: skip
-"""The client programs that a scenario may have. Some are several machines (`dledger.chaos.trials.stage`)."""
 MAX_SECONDS = 24 * 3600
 MAX_RATE = 2_000
 """Largest number of operations a second that the producers of a trial begin. All observations are kept in

@@ -8,47 +8,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dledger.chaos.scenarios.broker_clients import (
-    FIRST_TOPIC,
-    Operator,
-    OrderlyWorker,
-    Producer,
-    Program,
-    PullReader,
-    PushWorker,
-)
+from dledger.chaos.scenarios.broker_clients import FIRST_TOPIC, Producer, Program
 from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.broker_replay import Stored
 from dledger.chaos.scenarios.marks import Marks
 from dledger.chaos.scenarios.oracle import Queue
-from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import Operation
-from dledger.chaos.scenarios.pop_worker import PopWorker
-from dledger.chaos.scenarios.unaware_reader import UnawareReader
 from dledger.chaos.trials.arena import Arena
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
-from dledger.chaos.trials.probing import Probing
-from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, TopicChurn, UserChanges
+from dledger.chaos.trials.programs import SENDS, FocusedProducer
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
-
-Plain = Callable[["TrialStage", int, BrokerHistory, list[str]], Program]
-PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
-    "probe": (Probing,),
-    "pull": (PullReader,),
-    "push": (PushWorker, PushWorker),
-    "pop": (PopWorker, PopWorker),
-    "orderly": (OrderlyWorker, OrderlyWorker),
-    "pop-orderly": (OrderedWorker, OrderedWorker),
-    "topics": (TopicChurn,),
-    "unaware": (UnawareReader,),
-    "push-slow": (SlowWorker, SlowWorker),
-    "users": (UserChanges,),
-}
-"""The programs of each kind of client that has no operations in the plan."""
 
 
 class TrialStage:
@@ -65,7 +39,7 @@ class TrialStage:
         self._began = time.monotonic_ns()
         self._running: dict[str, None] = {}
         self.client_names: tuple[str, ...] = tuple(
-            f"{kind}-{number}" for kind in clients for number in range(_count(kind))
+            f"{kind}-{number}" for kind in clients for number in range(CLIENTS[kind].count)
         )
 
     @property
@@ -123,28 +97,18 @@ class TrialStage:
         """Make all programs of the trial."""
         topics = [FIRST_TOPIC, *([PROBE_TOPIC] if "probe" in self._clients else [])]
         found: list[Program] = []
-        planned = 0
-        for kind in self._clients:
-            if kind in PROGRAMS:
-                found += [
-                    make(self, len(found) + at, history, topics) for at, make in enumerate(PROGRAMS[kind])
-                ]
-                continue
-            for _ in range(_count(kind)):
-                client = 2 if kind == "operator" else planned
-                planned += kind == "producers"
+        for kind in map(CLIENTS.__getitem__, self._clients):
+            for make in kind.programs:
+                found.append(make(self, len(found), history, topics))
+            for client, planned in enumerate(kind.planned, kind.first):
                 own = [one for one in operations if one.client == client]
-                make_planned = Operator if kind == "operator" else self._producer()
+                make_planned = self._producer() if planned is Producer else planned
                 found.append(make_planned(self, len(found), history, topics, own))
         return found
 
     def _producer(self) -> type[Producer]:
         focus = SENDS[self._send]
         return Producer if focus is None else type("Focused", (FocusedProducer,), {"kind": focus})
-
-
-def _count(kind: str) -> int:
-    return {"producers": 2, "operator": 1}.get(kind) or len(PROGRAMS[kind])
 
 
 def client_env(seed: int, name: str) -> Env:

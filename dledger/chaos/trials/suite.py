@@ -13,7 +13,7 @@ from pathlib import Path
 from dledger.chaos.failover import percentile
 from dledger.chaos.scenarios.command import code_fingerprint
 from dledger.chaos.trials.command import lasting, run_in_directory, tell, write_report
-from dledger.chaos.trials.nemeses import needs_of
+from dledger.chaos.trials.nemeses import SPARE, needs_of
 from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
@@ -74,7 +74,8 @@ def run(args: Options) -> int:
 def _seconds_of(scenario: Scenario, *, full: bool) -> float:
     if not full:
         return SMOKE_S
-    return FULL_MACHINES_S if needs_of(fault.kind for fault in scenario.faults) else FULL_S
+    needs = needs_of(fault.kind for fault in scenario.faults)
+    return FULL_MACHINES_S if any(need != SPARE for need in needs) else FULL_S
 
 
 def _chosen(only: Sequence[str]) -> list[Scenario]:

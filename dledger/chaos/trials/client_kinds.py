@@ -1,0 +1,103 @@
+"""The table of all kinds of clients that a scenario may have. What a trial starts, what its checkers expect,
+and the documentation follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dledger.chaos.scenarios.broker_clients import (
+    ORDERLY_GROUP,
+    PULL_GROUP,
+    PUSH_GROUP,
+    Operator,
+    OrderlyWorker,
+    Planned,
+    Producer,
+    Program,
+    PullReader,
+    PushWorker,
+)
+from dledger.chaos.scenarios.broker_history import BrokerHistory
+from dledger.chaos.scenarios.client_stage import ClientStage
+from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
+from dledger.chaos.scenarios.ordered_worker import OrderedWorker
+from dledger.chaos.scenarios.plan import BROKER_PRODUCERS
+from dledger.chaos.scenarios.pop_worker import PopWorker
+from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP, UnawareReader
+from dledger.chaos.trials.probing import Probing
+from dledger.chaos.trials.programs import SlowWorker, TopicChurn, UserChanges
+
+Make = Callable[[ClientStage, int, BrokerHistory, list[str]], Program]
+"""Makes a program. The arguments are the trial, the number of the program, the history, and the topics that
+may be used."""
+
+
+@dataclass(frozen=True)
+class ClientKind:
+    """One kind of client. It has either `programs` or `planned` ones."""
+
+    about: str
+    """What it does, for tables."""
+    programs: tuple[Make, ...] = ()
+    """Its programs that have no operations in the plan."""
+    planned: tuple[type[Planned], ...] = ()
+    """Its programs that perform the operations of the plan."""
+    first: int = 0
+    """Number of the client in the plan whose operations the first planned program performs."""
+    group: str = ""
+    """Its consumer group, if this group must have received every message in the end."""
+    sends: bool = False
+    """Whether every trial with it must have acknowledged messages."""
+    endless: bool = False
+    """Whether it would go on for ever. It is ended before the end phase."""
+
+    @property
+    def count(self) -> int:
+        """How many programs it has."""
+        return len(self.programs) + len(self.planned)
+
+
+CLIENTS: Mapping[str, ClientKind] = {
+    "producers": ClientKind(
+        "two producers: single messages, several at once, batches; some with a delay level, in transactions, "
+        "or as timer messages",
+        planned=(Producer, Producer),
+        sends=True,
+    ),
+    "operator": ClientKind(
+        "creates topics, gives them more queues, resets consumer offsets",
+        planned=(Operator,),
+        first=BROKER_PRODUCERS,
+    ),
+    "pull": ClientKind(
+        "reads all queues, commits consumer offsets, and asks for them", (PullReader,), group=PULL_GROUP
+    ),
+    "push": ClientKind("two push consumers of one group", (PushWorker, PushWorker), group=PUSH_GROUP),
+    "pop": ClientKind("two consumers that pop messages", (PopWorker, PopWorker)),
+    "orderly": ClientKind(
+        "two orderly consumers that take turns", (OrderlyWorker, OrderlyWorker), group=ORDERLY_GROUP
+    ),
+    "pop-orderly": ClientKind(
+        "two consumers that pop messages in order", (OrderedWorker, OrderedWorker), group=ORDERED_GROUP
+    ),
+    "topics": ClientKind("creates, uses and deletes topics", (TopicChurn,), endless=True),
+    "unaware": ClientKind(
+        "a consumer that does not notice lost connections, like clients of other projects",
+        (UnawareReader,),
+        group=UNAWARE_GROUP,
+    ),
+    "probe": ClientKind("sends a small message every 5 ms", (Probing,), sends=True, endless=True),
+    "push-slow": ClientKind(
+        "two push consumers of one group that need 20 ms for each message",
+        (SlowWorker, SlowWorker),
+        group=PUSH_GROUP,
+    ),
+    "users": ClientKind("creates, changes and deletes users and policies", (UserChanges,), endless=True),
+}
+"""All kinds of clients, by name."""
+
+
+def kind_of(program: str) -> ClientKind:
+    """The kind of a program with this name."""
+    return CLIENTS[program.rpartition("-")[0]]
