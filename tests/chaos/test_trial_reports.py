@@ -90,6 +90,13 @@ def test_a_broken_rule_is_said_first_and_its_text_is_escaped() -> None:
     assert any("BROKEN" in line and "c read" in line for line in describe(wrong))
 
 
+def test_messages_that_other_clients_sent_again_are_told() -> None:
+    again = replace(result(), counts={**COUNTS, "stored_again": 3})
+    assert "3 messages of other clients stored again" in report(again)
+    assert any("3 stored again" in line for line in describe(again))
+    assert "stored again" not in report(result())
+
+
 def test_a_trial_without_failovers_has_no_chapter_about_them() -> None:
     calm = replace(result(), failovers=[])
     assert "Time without a leader" not in report(calm)

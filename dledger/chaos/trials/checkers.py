@@ -41,6 +41,9 @@ GROUPS: Mapping[str, str] = {name: kind.group for name, kind in CLIENTS.items() 
 SENDERS = tuple(name for name, kind in CLIENTS.items() if kind.sends)
 """Kinds of clients of which each trial must have acknowledged messages."""
 
+OTHERS = tuple(name for name, kind in CLIENTS.items() if kind.sends_again)
+"""Kinds of clients that are clients of other projects."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -104,8 +107,11 @@ def lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]
 def judge_handed(evidence: Evidence) -> None:
     """Check that every consumer group has received every message. Raises InvariantViolated if not."""
     messages, history = lasting(evidence.replay.messages), evidence.history
-    groups = [group for kind, group in GROUPS.items() if kind in evidence.clients]
-    judge_completeness(history.reached, groups, messages, 0)
+    for kind, group in GROUPS.items():
+        if kind in evidence.clients:
+            topic = CLIENTS[kind].topic
+            read = {queue: stored for queue, stored in messages.items() if topic in ("", queue[0])}
+            judge_completeness(history.reached, [group], read, 0)
     if "pop" in evidence.clients:
         judge_popped(history.pops.values, messages, 0, UNREAD)
 
@@ -128,8 +134,43 @@ def _broken(evidence: Evidence, name: str) -> None:
 
 def _sends(evidence: Evidence) -> int:
     sends = evidence.history.sends
-    judge_sends(sends, lasting(evidence.replay.messages), BrokerVerdict(), 0)
+    judge_sends(sends, lasting(evidence.replay.messages), BrokerVerdict(), 0, _repeatable(evidence))
     return sum(len(send.values) for send in sends if send.outcome == ACKNOWLEDGED)
+
+
+def _repeatable(evidence: Evidence) -> set[bytes]:
+    """Bodies that may be stored more than once, because their clients send again without our mark."""
+    checked = "*" in evidence.checked_topics
+    kinds = [
+        name
+        for name, kind in CLIENTS.items()
+        if kind.sends_again and not (kind.keeps_id and (checked or kind.topic in evidence.checked_topics))
+    ]
+    sends = (send for send in evidence.history.sends if send.client.rpartition("-")[0] in kinds)
+    return {value for send in sends for value in send.values}
+
+
+def stored_again(evidence: Evidence) -> int:
+    """How many further copies of such messages the log holds."""
+    repeatable = _repeatable(evidence)
+    found = [
+        message.value
+        for stored in lasting(evidence.replay.messages).values()
+        for message in stored
+        if message.value in repeatable
+    ]
+    return len(found) - len(set(found))
+
+
+def _others(evidence: Evidence) -> int:
+    history, facts = evidence.history, 0
+    for kind in [kind for kind in OTHERS if kind in evidence.clients]:
+        sent = sum(send.outcome == ACKNOWLEDGED and send.client == f"{kind}-0" for send in history.sends)
+        received = sum(receipt.group == GROUPS[kind] for receipt in history.receipts)
+        if not sent or not received:
+            raise InvariantViolated(f"{kind} has {sent} acknowledged sends, and received {received} messages")
+        facts += sent + received
+    return facts
 
 
 def _receipts(evidence: Evidence) -> int:
@@ -262,6 +303,7 @@ CHECKERS: Sequence[Checker] = (
         _sends,
         SENDERS,
     ),
+    Checker("others", "Each client of another project sent and received.", _others, OTHERS),
     Checker("load", "No message of the load is lost, and none is stored twice.", _load),
     Checker(
         "receipts",

@@ -3,7 +3,7 @@ and the documentation follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dledger.chaos.scenarios.broker_clients import (
@@ -19,16 +19,18 @@ from dledger.chaos.scenarios.broker_clients import (
     PushWorker,
 )
 from dledger.chaos.scenarios.broker_history import BrokerHistory
-from dledger.chaos.scenarios.client_stage import ClientStage
 from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import BROKER_PRODUCERS
 from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP, UnawareReader
+from dledger.chaos.trials.other_clients import TOPIC as OTHER_TOPIC
+from dledger.chaos.trials.other_clients import GoClient, JavaClient, OtherStage
+from dledger.chaos.trials.other_tools import TOOLS
 from dledger.chaos.trials.probing import Probing
 from dledger.chaos.trials.programs import SlowWorker, TopicChurn, UserChanges
 
-Make = Callable[[ClientStage, int, BrokerHistory, list[str]], Program]
+Make = Callable[[OtherStage, int, BrokerHistory, list[str]], Program]
 """Makes a program. The arguments are the trial, the number of the program, the history, and the topics that
 may be used."""
 
@@ -47,10 +49,18 @@ class ClientKind:
     """Number of the client in the plan whose operations the first planned program performs."""
     group: str = ""
     """Its consumer group, if this group must have received every message in the end."""
+    topic: str = ""
+    """The only topic that its group reads. If empty, the group reads all topics."""
     sends: bool = False
     """Whether every trial with it must have acknowledged messages."""
     endless: bool = False
     """Whether it would go on for ever. It is ended before the end phase."""
+
+    sends_again: bool = False
+    """Whether it sends a message again without our mark, so that the message may be stored twice."""
+    keeps_id: bool = False
+    """Whether what it sends again has the id of the first send, so that brokers recognise it in the topics of
+    `duplicateCheckTopics`."""
 
     @property
     def count(self) -> int:
@@ -94,6 +104,24 @@ CLIENTS: Mapping[str, ClientKind] = {
         group=PUSH_GROUP,
     ),
     "users": ClientKind("creates, changes and deletes users and policies", (UserChanges,), endless=True),
+    "java": ClientKind(
+        "Apache RocketMQ's Java client: sends single messages, messages to a chosen queue and batches to one "
+        "topic, and consumes it in order",
+        (JavaClient,),
+        group=JavaClient.group,
+        topic=OTHER_TOPIC,
+        sends=True,
+        sends_again=True,
+        keeps_id=True,
+    ),
+    "go": ClientKind(
+        "the same with Apache RocketMQ's Go client",
+        (GoClient,),
+        group=GoClient.group,
+        topic=OTHER_TOPIC,
+        sends=True,
+        sends_again=True,
+    ),
 }
 """All kinds of clients, by name."""
 
@@ -101,3 +129,9 @@ CLIENTS: Mapping[str, ClientKind] = {
 def kind_of(program: str) -> ClientKind:
     """The kind of a program with this name."""
     return CLIENTS[program.rpartition("-")[0]]
+
+
+def missing_for(clients: Iterable[str]) -> str:
+    """What must be installed on this machine before these kinds of clients can take part; an empty text if
+    nothing is missing. May take some seconds."""
+    return "; ".join(text for kind in clients if kind in TOOLS and (text := TOOLS[kind].missing()))

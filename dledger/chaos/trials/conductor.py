@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,7 +32,7 @@ from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
-from dledger.chaos.trials.checkers import judge, judge_handed
+from dledger.chaos.trials.checkers import judge, judge_handed, stored_again
 from dledger.chaos.trials.client_kinds import kind_of
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
@@ -40,7 +40,7 @@ from dledger.chaos.trials.injected import Flight, Injected
 from dledger.chaos.trials.member_nemeses import settle
 from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
-from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
+from dledger.chaos.trials.other_clients import OtherClient
 from dledger.chaos.trials.result import Result, bins_of, failovers_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
@@ -59,6 +59,8 @@ CLIENTS_LIMIT_S = 180.0
 """Longest time after the last fault until the producers have made all their operations, in seconds."""
 QUIET_LIMIT_S = 180.0
 """Longest time until everything that waits was delivered and every group received it, in seconds."""
+OTHERS_LIMIT_S = 180.0
+"""Longest time in which the clients of other projects have to start, in seconds."""
 LOOK_EVERY_S = 1.0
 POLL_S = 0.1
 AUDIT_LIMIT_S = 600.0
@@ -104,6 +106,7 @@ class Trial:
         self._evidence = Evidence(
             self._history,
             clients=scenario.clients,
+            checked_topics=tuple(scenario.settings.get("duplicateCheckTopics", "").split(",")),
             planned=tuple(dict.fromkeys(fault.kind for fault in self._faults)),
             clocks_are_right=not any(one.kind == "clock-jump" for one in self._faults),
         )
@@ -145,8 +148,8 @@ class Trial:
             if self._arena.closing:
                 return
             cluster.start()
-        if "probe" in self._scenario.clients:
-            cluster.create_topic(PROBE_TOPIC, PROBE_QUEUES)
+        for topic in self._stage.made_topics:
+            cluster.create_topic(topic, PROBE_QUEUES)
 
     @asynccontextmanager
     async def _load(self) -> AsyncIterator[Helper | None]:
@@ -160,30 +163,62 @@ class Trial:
 
     async def _play(self, load: Helper | None) -> None:
         """Clients, faults and the end phase."""
-        self._stage.begin()
+        others = [one for one in self._programs if isinstance(one, OtherClient)]
         async with asyncio.TaskGroup() as tasks:
             background = [
-                tasks.create_task(self._arena.watch(node), name=f"watch-{node}") for node in self._arena.nodes
+                tasks.create_task(self._stage.run(program, self._seed), name=program.name)
+                for program in others
             ]
-            clients = {
-                program.name: tasks.create_task(self._stage.run(program, self._seed), name=program.name)
-                for program in self._programs
-            }
-            background += clients.values()
-            if load is not None:
-                await asyncio.to_thread(load.ask, "on")
             try:
-                await self._inject()
-                await self._until(self._scenario.seconds)
-                for name, client in clients.items():
-                    if kind_of(name).endless:
-                        client.cancel()
-                await self._end(load)
+                self._stage.begin()
+                await self._others_ready(others)
+                self._stage.begin()
+                await self._play_on(tasks, background, others, load)
             except (Stuck, *FAULT_ERRORS) as problem:
                 self._evidence.delay = str(problem) or repr(problem)
             self._ended_s = self._arena.elapsed_s()
             for task in background:
                 task.cancel()
+
+    async def _others_ready(self, others: Sequence[OtherClient]) -> None:
+        """Start the clients of other projects. Raises Stuck if one does not come to this in time."""
+        if others:
+            self._tell(f"starting {', '.join(one.name for one in others)}")
+        await self._within(
+            OTHERS_LIMIT_S, "clients of other projects do not start", lambda: all(one.ready for one in others)
+        )
+        _check_others(others)
+
+    async def _play_on(
+        self,
+        tasks: asyncio.TaskGroup,
+        background: list[asyncio.Task[None]],
+        others: Sequence[OtherClient],
+        load: Helper | None,
+    ) -> None:
+        """Everything after the clients of other projects have started. Tasks that do not end by themselves
+        are added to `background`."""
+        background += [
+            tasks.create_task(self._arena.watch(node), name=f"watch-{node}") for node in self._arena.nodes
+        ]
+        clients = {
+            program.name: tasks.create_task(self._stage.run(program, self._seed), name=program.name)
+            for program in self._programs
+            if program not in others
+        }
+        background += clients.values()
+        for other in others:
+            await other.begin()
+        if load is not None:
+            await asyncio.to_thread(load.ask, "on")
+        await self._inject()
+        await self._until(self._scenario.seconds)
+        for name, client in clients.items():
+            if kind_of(name).endless:
+                client.cancel()
+        for other in others:
+            await other.stop_sending()
+        await self._end(load, others)
 
     async def _until(self, at_s: float) -> None:
         await asyncio.sleep(max(0.0, at_s - self._arena.elapsed_s()))
@@ -249,7 +284,7 @@ class Trial:
 
     # The end
 
-    async def _end(self, load: Helper | None) -> None:
+    async def _end(self, load: Helper | None, others: Sequence[OtherClient]) -> None:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
         await self._in_thread(self._arena.heal)
@@ -258,8 +293,11 @@ class Trial:
             raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
         await self._within(
-            CLIENTS_LIMIT_S, "the producers do not end", lambda: all(one.done for one in planned)
+            CLIENTS_LIMIT_S,
+            "the producers do not end",
+            lambda: all(one.done for one in planned) and all(one.done for one in others),
         )
+        _check_others(others)
         producers = [one for one in planned if isinstance(one, Producer)]
         if producers:
             await self._send_last(producers[-1])
@@ -268,6 +306,7 @@ class Trial:
             found = await asyncio.to_thread(load.ask, "check")
             self._evidence.load = (found["acked"], found["lost"])
         await self._quiet()
+        _check_others(others)
 
     async def _send_last(self, producer: Producer) -> None:
         env = client_env(self._seed, f"{producer.name}-last")
@@ -393,6 +432,7 @@ class Trial:
             "faults": sum(not one.error for one in self._injected),
             "failed_faults": sum(bool(one.error) for one in self._injected),
             "load": self._evidence.load[0],
+            "stored_again": stored_again(self._evidence),
         }
         return Result(
             scenario=scenario.name,
@@ -420,6 +460,12 @@ class Trial:
             counts=counts,
             verdicts=judge(self._evidence),
         )
+
+
+def _check_others(others: Sequence[OtherClient]) -> None:
+    """Raise Stuck if a client of another project could not go on."""
+    if errors := [one.error for one in others if one.error]:
+        raise Stuck("; ".join(errors))
 
 
 def _version() -> str:

@@ -59,6 +59,8 @@ class Evidence:
     stale_ns: int = 0
     """How long a leader that was cut off may have answered from an old state, in ns."""
     clients: tuple[str, ...] = ()
+    checked_topics: tuple[str, ...] = ()
+    """Topics in which the brokers recognise messages that clients of other projects send again."""
     replay: BrokerReplay = field(default_factory=BrokerReplay)
     broken: dict[str, str] = field(default_factory=dict)
     """Maps a judge that reads the log to the rule that the log breaks."""

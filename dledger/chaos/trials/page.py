@@ -51,6 +51,8 @@ def _verdict(result: Result) -> Markup:
         f"{counts['received']:,} received",
         f"{counts['entries']:,} log entries read back",
     ]
+    if again := counts.get("stored_again", 0):
+        facts.append(f"{again:,} messages of other clients stored again")
     if not broken:
         sentence = f"All {len(result.verdicts)} rules hold. They are listed below."
         return banner(Severity.INFO, sentence, facts, "Every rule holds")

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from dledger.chaos.scenarios.broker_clients import FIRST_TOPIC, Producer, Program
 from dledger.chaos.scenarios.broker_history import BrokerHistory
@@ -26,7 +27,7 @@ from dledger.runtime.env import Env, production_env
 
 
 class TrialStage:
-    """Implements `ClientStage` for a trial. Its time begins at 0 with the trial."""
+    """Implements `OtherStage` for a trial. Its time begins at 0 with the trial."""
 
     def __init__(self, arena: Arena, clients: Sequence[str], send: str = "mixed") -> None:
         """`clients` names the kinds of client programs, and `send` what the producers send (`SENDS`)."""
@@ -68,6 +69,15 @@ class TrialStage:
         """Time since the beginning of the trial, in ns."""
         return time.monotonic_ns() - self._began
 
+    @property
+    def made_topics(self) -> list[str]:
+        """Topics that the trial has to create before its clients start."""
+        others = [CLIENTS[kind].topic for kind in self._clients if CLIENTS[kind].topic]
+        return list(dict.fromkeys([*([PROBE_TOPIC] if "probe" in self._clients else []), *others]))
+
+    def client_directory(self, name: str) -> Path:
+        return self._arena.cluster.directory / "clients" / name
+
     def client_address(self, name: str) -> str:
         return HOST
 
@@ -95,7 +105,7 @@ class TrialStage:
 
     def programs(self, history: BrokerHistory, operations: Sequence[Operation]) -> list[Program]:
         """Make all programs of the trial."""
-        topics = [FIRST_TOPIC, *([PROBE_TOPIC] if "probe" in self._clients else [])]
+        topics = [FIRST_TOPIC, *self.made_topics]
         found: list[Program] = []
         for kind in map(CLIENTS.__getitem__, self._clients):
             for make in kind.programs:
