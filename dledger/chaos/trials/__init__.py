@@ -8,6 +8,7 @@ the same by "lost" or "out of order".
 * `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
 * `arena`      the processes of a trial, and what they report about themselves
 * `client_kinds`  the table of all kinds of clients
+* `log_reader`  a client that reads the log itself
 * `other_clients`  the Java and Go clients of Apache RocketMQ; `other_tools` starts the programs in `others/`
 * `stage`      the trial as the client programs see it
 * `nemeses`    the table of all kinds of faults; the faults of processes, and what undoes them

@@ -27,7 +27,7 @@ from dledger.chaos.scenarios.broker_judge import (
 )
 from dledger.chaos.scenarios.broker_replay import HALF, UNREAD, Stored
 from dledger.chaos.scenarios.deletion_history import is_brief, judge_deletions
-from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, judge_reads
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics
 from dledger.chaos.scenarios.pop_judge import copies_of, judge_popped
 from dledger.chaos.scenarios.timer_judge import judge_timers
@@ -186,6 +186,10 @@ def _handed(evidence: Evidence) -> int:
     return len(consumers) and sum(map(len, lasting(evidence.replay.messages).values()))
 
 
+def _entries(evidence: Evidence) -> int:
+    return judge_reads(evidence.history.log.calls, evidence.entries)
+
+
 def _offsets(evidence: Evidence) -> int:
     history, rows = evidence.history, evidence.replay.table(Offsets).rows
     judge_offsets(history.commits, history.positions, rows, evidence.stale_ns, BrokerVerdict())
@@ -314,6 +318,13 @@ CHECKERS: Sequence[Checker] = (
     ),
     Checker(
         "handed", "In the end every consumer group has received every message.", _handed, (*GROUPS, "pop")
+    ),
+    Checker(
+        "entries",
+        "Every entry that was read from the log of any node is in the log in the end, and no later read "
+        "showed an older state.",
+        _entries,
+        ("log",),
     ),
     Checker("offsets", "No acknowledged consumer offset went back.", _offsets, ("pull",)),
     Checker("resets", "Every acknowledged reset of consumer offsets is in the log.", _resets),

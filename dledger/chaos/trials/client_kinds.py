@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from dledger.chaos.scenarios.broker_clients import (
     ORDERLY_GROUP,
@@ -24,13 +25,19 @@ from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import BROKER_PRODUCERS
 from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP, UnawareReader
+from dledger.chaos.trials.log_reader import LogReader, LogStage
 from dledger.chaos.trials.other_clients import TOPIC as OTHER_TOPIC
 from dledger.chaos.trials.other_clients import GoClient, JavaClient, OtherStage
 from dledger.chaos.trials.other_tools import TOOLS
 from dledger.chaos.trials.probing import Probing
 from dledger.chaos.trials.programs import SlowWorker, TopicChurn, UserChanges
 
-Make = Callable[[OtherStage, int, BrokerHistory, list[str]], Program]
+
+class EveryStage(OtherStage, LogStage, Protocol):
+    """A trial as the programs of all kinds of clients see it."""
+
+
+Make = Callable[[EveryStage, int, BrokerHistory, list[str]], Program]
 """Makes a program. The arguments are the trial, the number of the program, the history, and the topics that
 may be used."""
 
@@ -104,6 +111,12 @@ CLIENTS: Mapping[str, ClientKind] = {
         group=PUSH_GROUP,
     ),
     "users": ClientKind("creates, changes and deletes users and policies", (UserChanges,), endless=True),
+    "log": ClientKind(
+        "reads the log itself (DLedger's client protocol): read points and entries, from the leader and from "
+        "all other nodes",
+        (LogReader,),
+        endless=True,
+    ),
     "java": ClientKind(
         "Apache RocketMQ's Java client: sends single messages, messages to a chosen queue and batches to one "
         "topic, and consumes it in order",

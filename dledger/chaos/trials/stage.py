@@ -27,7 +27,7 @@ from dledger.runtime.env import Env, production_env
 
 
 class TrialStage:
-    """Implements `OtherStage` for a trial. Its time begins at 0 with the trial."""
+    """Implements `EveryStage` for a trial. Its time begins at 0 with the trial."""
 
     def __init__(self, arena: Arena, clients: Sequence[str], send: str = "mixed") -> None:
         """`clients` names the kinds of client programs, and `send` what the producers send (`SENDS`)."""
@@ -74,6 +74,10 @@ class TrialStage:
         """Topics that the trial has to create before its clients start."""
         others = [CLIENTS[kind].topic for kind in self._clients if CLIENTS[kind].topic]
         return list(dict.fromkeys([*([PROBE_TOPIC] if "probe" in self._clients else []), *others]))
+
+    @property
+    def peers(self) -> Mapping[str, str]:
+        return {node: self._arena.cluster.raft_addr(node) for node in self._arena.members}
 
     def client_directory(self, name: str) -> Path:
         return self._arena.cluster.directory / "clients" / name
