@@ -198,6 +198,8 @@ def test_a_process_is_told_when_to_send_and_ends_with_its_input(
     [
         ("import sys; sys.exit('no such class')", "java-0 ended with exit code 1: no such class"),
         ("print('hello')", "java-0 wrote 'hello"),
+        ("print('x' * 3_000_000)", "java-0 wrote a line that cannot be read"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\n')", "java-0 wrote a line that cannot be read"),
         ('print(\'{"event": "failed", "text": "no route"}\')', "no route"),
     ],
 )
@@ -206,6 +208,19 @@ def test_a_process_that_cannot_go_on_says_why(
 ) -> None:
     client, _ = run(monkeypatch, tmp_path, program)
     assert client.done and said in client.error
+
+
+def test_a_program_that_is_not_there_is_an_error_of_its_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        other_clients, "TOOLS", {"java": Tool(lambda: "", lambda home: [str(home / "nowhere")])}
+    )
+    client = JavaClient(stage(tmp_path), 0, BrokerHistory(), [])
+    env = production_env("test")
+    asyncio.run(client.main(env))
+    env.workers.close()
+    assert client.ready and client.done and "java-0 cannot start: " in client.error
 
 
 def test_a_program_that_cannot_be_built_is_an_error_of_its_client(

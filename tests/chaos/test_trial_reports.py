@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dledger.chaos.scenarios.broker_history import Send
+from dledger.chaos.scenarios.broker_history import Receipt, Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.trials import command, suite
 from dledger.chaos.trials.arena import Seen
@@ -20,7 +20,7 @@ from dledger.chaos.trials.command import describe, find_scenario, write_report
 from dledger.chaos.trials.injected import Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of, read_lines
 from dledger.chaos.trials.page import report, spans_of
-from dledger.chaos.trials.result import Failover, Result, bins_of, failovers_of
+from dledger.chaos.trials.result import Done, Failover, Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
@@ -88,6 +88,17 @@ def test_a_broken_rule_is_said_first_and_its_text_is_escaped() -> None:
     assert "1 of 2 rules are broken: receipts." in page
     assert "<b>x</b>" not in page and "c read &lt;b&gt;x&lt;/b&gt; &amp; more" in page
     assert any("BROKEN" in line and "c read" in line for line in describe(wrong))
+
+
+def test_what_each_client_did_is_counted_and_shown() -> None:
+    sends = [_probe(0.1, 0.2), _probe(0.2, 0.3), _probe(0.3, 0.4, UNKNOWN)]
+    receipt = Receipt("readers", "pull-0", 1, ("probe", 0), 0, b"x|", 0, 0)
+    programs = programs_of(sends, [receipt])
+    assert programs == [Done("probe-0", 2, 1, 0, 0), Done("pull-0", 0, 0, 0, 1)]
+    page = report(replace(result(), programs=programs))
+    assert (
+        "<td>pull-0</td>" in page and "outcome unknown" in page and "outcome unknown" not in report(result())
+    )
 
 
 def test_messages_that_other_clients_sent_again_are_told() -> None:

@@ -41,7 +41,7 @@ from dledger.chaos.trials.member_nemeses import settle
 from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.other_clients import OtherClient
-from dledger.chaos.trials.result import Result, bins_of, failovers_of
+from dledger.chaos.trials.result import Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
 from dledger.files.offline import InstallUnfinished, StoreUnreadable, node_directory
@@ -458,6 +458,7 @@ class Trial:
             ),
             bins=bins_of(sends, self._ended_s),
             counts=counts,
+            programs=programs_of(sends, history.receipts),
             verdicts=judge(self._evidence),
         )
 

@@ -182,12 +182,16 @@ class OtherClient(Program):
             self._notes.error = f"{self.name} cannot start: {problem}"
             return
         noise = self._directory / "errors.out"
-        with noise.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *command, self._stage.namesrv_addr, TOPIC, self.group, self.name,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                cwd=self._directory, env=environment(self._directory), limit=MAX_LINE,
-            )  # fmt: skip
+        try:
+            with noise.open("wb") as errors:
+                process = await asyncio.create_subprocess_exec(
+                    *command, self._stage.namesrv_addr, TOPIC, self.group, self.name,
+                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                    cwd=self._directory, env=environment(self._directory), limit=MAX_LINE,
+                )  # fmt: skip
+        except OSError as problem:
+            self._notes.error = f"{self.name} cannot start: {problem}"
+            return
         try:
             assert process.stdin is not None and process.stdout is not None
             self._input = process.stdin
@@ -199,6 +203,8 @@ class OtherClient(Program):
             self._notes.error = f"{self.name} ended with exit code {code}: {said}"
         except UnexpectedLine as problem:
             self._notes.error = str(problem)
+        except ValueError as problem:  # a line that is too long, or not ASCII
+            self._notes.error = f"{self.name} wrote a line that cannot be read: {problem}"
         finally:
             self._input = None
             await asyncio.shield(_end(process))

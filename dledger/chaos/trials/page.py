@@ -101,7 +101,7 @@ def _timeline(result: Result, scale: Scale) -> Markup:
     marks = [mark if mark.lanes else replace(mark, lanes=result.nodes) for mark in marks]
     drawn = charts.lanes(result.nodes, spans_of(result.roles, scale.seconds), marks, scale)
     note = (
-        "One lane for each node; the number is the term of the leader. Each node was asked 20 times a "
+        "One lane for each node; the number is the term of the leader. Each node was asked ten times a "
         "second. While a lane is blank, its node is no member of the group. "
         f"No fault begins after {result.seconds:g} s; then everything that waits has to come."
     )
@@ -120,7 +120,10 @@ def _clients(result: Result, scale: Scale) -> Markup:
         "Sends of all clients that were acknowledged, by the time of the acknowledgement; sends that failed "
         "stand on top, in another colour. Below: the longest send of each half second, on a logarithmic axis."
     )
-    return section("What clients saw", Markup(drawn + charts.spread(longest, scale, line=True)), note)
+    rows = [(one.client, one.acknowledged, one.unknown, one.refused, one.received) for one in result.programs]
+    listed = table(("client", "sends acknowledged", "outcome unknown", "refused", "received"), rows)
+    parts = Markup(drawn + charts.spread(longest, scale, line=True) + (listed if rows else ""))
+    return section("What clients saw", parts, note)
 
 
 def _failovers(result: Result, scale: Scale) -> Markup:
