@@ -12,6 +12,7 @@ import pytest
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials import member_nemeses
 from dledger.chaos.trials.arena import Arena
+from dledger.chaos.trials.disk_nemeses import bring_back
 from dledger.chaos.trials.nemeses import choose
 from dledger.local.cluster import ClusterError
 from dledger.peers.log_client import DLedgerClient, RequestFailed
@@ -33,7 +34,7 @@ class Group:
         self.preferred: list[str] = []
         self.commands: list[str] = []
         self.notes: list[str] = []
-        self.cluster = SimpleNamespace(raft_addr=lambda node: f"{node}:1")
+        self.cluster = SimpleNamespace(raft_addr=lambda node: f"{node}:1", state=lambda node: {})
         self.fails = fails
         self._asked = 0
 
@@ -162,3 +163,10 @@ def test_faults_strike_members_only() -> None:
     found = [choose(group.arena(), Fault(0, "kill", "any", 0, pick))[0] for pick in range(3)]
     assert found == ["n0", "n2", "n3"]
     assert choose(group.arena(), Fault(0, "kill", "all", 0)) == ["n0", "n2", "n3"]
+
+
+def test_a_fault_of_a_node_that_has_left_needs_no_new_start() -> None:
+    group = Group()
+    group.members = ("n0", "n2", "n3")
+    bring_back(group.arena(), ["n1"])
+    assert not group.commands
