@@ -21,18 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dledger.chaos.failover import LOAD_TOPIC, TOPIC, Helper
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
-from dledger.local.ports import HOST
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.options import Options
+
+T = TypeVar("T")
 
 LIMIT_S = 120.0
 """Longest time until a new member has caught up and votes, in seconds."""
@@ -137,7 +138,7 @@ class Replacements:
         new = wider.spec.node_ids[-1]
         wider.write_node(new)
         wider.start_node(new)
-        ask(wider, lambda client: client.add_member(new, raft_address(wider, new), stays=False))
+        ask(wider, lambda client: client.add_member(new, wider.raft_addr(new), stays=False))
         self._wait_member(wider, new, voter=True)
         leader = wider.wait_leader()
         old = next(node for node in wider.spec.node_ids if node not in (leader, new))
@@ -165,19 +166,14 @@ class Replacements:
         wait_for(there, LIMIT_S, lambda: f"{node} is not {'a voter' if voter else 'gone'}")
 
 
-def raft_address(group: LocalCluster, node: str) -> str:
-    """The address (host:port) at which a node listens for its peers."""
-    return f"{HOST}:{group.spec.raft_port(node)}"
+def ask(group: LocalCluster, question: Callable[[DLedgerClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
+    """Call `question` with a client that is connected to the group over the DLedger client protocol. Each
+    request has this time limit. Returns the result of `question`. Raises RequestFailed."""
+    env = production_env("operator")
 
-
-def ask(group: LocalCluster, question: Callable[[DLedgerClient], Any]) -> Any:
-    """Call `question` with a client that is connected to the group over the DLedger client protocol. Returns
-    its result."""
-    env = production_env("replace")
-
-    async def session() -> Any:
-        peers = {node: raft_address(group, node) for node in group.spec.node_ids}
-        async with DLedgerClient(env, peers, 10.0) as client:
+    async def session() -> T:
+        peers = {node: group.raft_addr(node) for node in group.members}
+        async with DLedgerClient(env, peers, timeout_s) as client:
             return await question(client)
 
     try:

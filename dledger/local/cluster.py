@@ -69,6 +69,10 @@ class LocalCluster:
         self.directory = directory
         self.spec = spec
         self.placement: Placement = placement
+        self.members: tuple[str, ...] = spec.node_ids
+        """Ids of the nodes that are members of the group. The other nodes of the settings are spares: they
+        have ports and a place for a store, and are neither started nor waited for. Set it when the members
+        change; `write` then writes the new list into the configuration files."""
         self.notes: list[str] = []
         """Texts for people about the configuration files that were written, for example which edits of a
         user were kept."""
@@ -135,7 +139,7 @@ class LocalCluster:
         conf = self.directory / "conf"
         if self._namesrv is not None:
             self._write_conf(conf / "namesrv.conf", self.namesrv_properties())
-        for node in self.spec.node_ids:
+        for node in self.members:
             self.write_node(node)
         text = json.dumps(asdict(self.spec), indent=2) + "\n"
         (self.directory / "cluster.json").write_text(text, encoding="utf-8")
@@ -160,7 +164,7 @@ class LocalCluster:
     def broker_properties(self, node: str) -> dict[str, str]:
         """Return the content of a broker's configuration file."""
         spec, listen = self.spec, self.placement.listen.get(node, HOST)
-        peers = ";".join(f"{peer}-{self.raft_addr(peer)}" for peer in spec.node_ids)
+        peers = ";".join(f"{peer}-{self.raft_addr(peer)}" for peer in self.members)
         apart = {"peerBindAddress": listen} if listen != self.placement.host(node) else {}
         return {
             "brokerClusterName": spec.cluster,
@@ -241,11 +245,16 @@ class LocalCluster:
 
     def down(self) -> list[str]:
         """Return the ids of the brokers that are not running."""
-        return [node for node in self.spec.node_ids if self.pid(node) is None]
+        return [node for node in self.members if self.pid(node) is None]
 
     def _all(self) -> list[ManagedProcess]:
         own = [] if self._namesrv is None else [self._namesrv]
         return [*own, *self._brokers.values()]
+
+    def _wanted(self) -> list[ManagedProcess]:
+        """The processes that run while the group is whole: all but those of spares."""
+        own = [] if self._namesrv is None else [self._namesrv]
+        return [*own, *(self._brokers[node] for node in self.members)]
 
     def _broker(self, node: str) -> ManagedProcess:
         try:
@@ -323,7 +332,7 @@ class LocalCluster:
         self.check_startable()
         started: list[ManagedProcess] = []
         try:
-            for process in [one for one in self._all() if one.pid is None]:
+            for process in [one for one in self._wanted() if one.pid is None]:
                 process.start()
                 started.append(process)
             self.wait_ready(limit_s, tell)
@@ -456,7 +465,7 @@ class LocalCluster:
 
     def status(self) -> dict[str, Any]:
         """Return the state of NameServers and groups in the form that `dledger status --json` prints."""
-        nodes = [self.node_status(node) for node in self.spec.node_ids]
+        nodes = [self.node_status(node) for node in self.members]
         leaders = [node for node in nodes if node["role"] == "LEADER"]
         leader = max(leaders, key=lambda node: node["term"] or 0)["id"] if leaders else None
         return {
@@ -471,7 +480,7 @@ class LocalCluster:
         """Return the id of the node that leads and serves. If two nodes do, it is the one with the higher
         term; if none does, None."""
         best: tuple[int, str] | None = None
-        for node in self.spec.node_ids:
+        for node in self.members:
             state = self.state(node)
             if state.get("role") == "LEADER" and state.get("serving"):
                 best = max(best or (-1, ""), (int(state.get("term") or 0), node))
@@ -480,7 +489,7 @@ class LocalCluster:
     def followers_first(self) -> list[str]:
         """Return all node ids with the leader's id last. This is the order of a rolling restart."""
         leader = self.leader()
-        return sorted(self.spec.node_ids, key=lambda node: (node == leader, node))
+        return sorted(self.members, key=lambda node: (node == leader, node))
 
     # --- waiting ---
 
@@ -538,7 +547,7 @@ class LocalCluster:
     def wait_answering(self, limit_s: float) -> bool:
         """Wait until all brokers answer. Returns False if the time limit is reached first."""
         deadline = time.monotonic() + limit_s
-        while not all(self.state(node) for node in self.spec.node_ids):
+        while not all(self.state(node) for node in self.members):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
@@ -555,7 +564,7 @@ class LocalCluster:
 
         Raises ClusterError if the time limit is reached first.
         """
-        wanted = nodes or list(self.spec.node_ids)
+        wanted = nodes or list(self.members)
         leader = self.wait_leader(limit_s)
         committed = self.committed_index(leader)
 
@@ -571,7 +580,7 @@ class LocalCluster:
     def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait until the first NameServer lists all brokers. (`start` waits only until it lists the
         leader.)"""
-        address, own = self.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
+        address, own = self.namesrv_addresses[0], set(map(self.addr, self.members))
 
         def listed() -> bool:
             try:
@@ -583,7 +592,7 @@ class LocalCluster:
         wait_for(listed, limit_s, lambda: f"not all brokers are registered: {self._describe()}")
 
     def _check_alive(self) -> None:
-        for process in self._all():
+        for process in self._wanted():
             self._check_not_ended(process)
             if process.pid is None:
                 raise ClusterError(f"{process.name} does not run: {process.tail() or 'no output'}")

@@ -46,6 +46,21 @@ def test_configuration_files_have_rocketmq_s_property_names(tmp_path: Path) -> N
     assert "listenPort=20100" in (tmp_path / "g" / "conf" / "namesrv.conf").read_text()
 
 
+def test_spares_have_ports_and_are_no_peers(tmp_path: Path) -> None:
+    cluster = LocalCluster.planned(tmp_path, ClusterSpec(nodes=4, base_port=20100))
+    cluster.members = ("n0", "n2", "n3")
+    cluster.write()
+    files = sorted(path.name for path in (tmp_path / "conf").glob("broker-*.conf"))
+    assert files == ["broker-n0.conf", "broker-n2.conf", "broker-n3.conf"]
+    peers = "dLegerPeers=n0-127.0.0.1:20111;n2-127.0.0.1:20131;n3-127.0.0.1:20141\n"
+    assert peers in (tmp_path / "conf" / "broker-n3.conf").read_text()
+    assert cluster.followers_first() == cluster.down() == ["n0", "n2", "n3"]
+    assert [node["id"] for node in cluster.status()["groups"][0]["nodes"]] == ["n0", "n2", "n3"]
+    cluster.members = ("n0", "n1", "n2")
+    cluster.write()
+    assert "dLegerPeers=n0-127.0.0.1:20111;n1-" in (tmp_path / "conf" / "broker-n0.conf").read_text()
+
+
 def test_a_group_is_found_again_by_its_directory(tmp_path: Path) -> None:
     spec = ClusterSpec(nodes=2, base_port=20200)
     LocalCluster.create(tmp_path, spec)

@@ -18,14 +18,18 @@ from dledger.chaos.scenarios.broker_history import (
     Turn,
 )
 from dledger.chaos.scenarios.broker_replay import Stored
-from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.history import ABSENT, ACKNOWLEDGED, REFUSED, UNKNOWN, Call
 from dledger.chaos.scenarios.oracle import Offsets
 from dledger.chaos.scenarios.transaction_history import End
 from dledger.chaos.scenarios.user_history import KnownUser
 from dledger.chaos.trials.checkers import CHECKERS, Verdict, judge
 from dledger.chaos.trials.evidence import Evidence
 from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.log_reader import outcome_of
+from dledger.formats.entry import HEADER_SIZE, EntryHeader
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host
+from dledger.messages import Code
+from dledger.peers.log_client import RequestFailed
 
 QUEUE = ("auto", 0)
 MS = 1_000_000
@@ -234,6 +238,35 @@ def _replicas_differ(found: Evidence) -> None:
     found.replicas = (3, "DIVERGENT_COMMITTED")
 
 
+def _asks(found: Evidence, *calls: Call) -> None:
+    found.history.log.calls[:] = calls
+
+
+def _entry_gone(found: Evidence) -> None:
+    _asks(found, Call("log-0", "get", 1, b"record", index=9, end=2, outcome=ACKNOWLEDGED))
+
+
+def _entry_changed(found: Evidence) -> None:
+    _entry_gone(found)
+    found.entries = {9: b"another record"}
+
+
+def _older_read_point(found: Evidence) -> None:
+    _asks(
+        found,
+        Call("log-0", "read", 1, index=9, end=2, outcome=ACKNOWLEDGED),
+        Call("log-0", "read", 3, index=8, end=4, outcome=ACKNOWLEDGED),
+    )
+
+
+def _absent_after_its_read_point(found: Evidence) -> None:
+    _asks(
+        found,
+        Call("log-0", "read", 1, index=9, end=2, outcome=ACKNOWLEDGED),
+        Call("log-0", "get", 3, index=9, end=4, outcome=ABSENT),
+    )
+
+
 def _stuck(found: Evidence) -> None:
     found.delay = "after 60 s no node leads"
 
@@ -268,6 +301,10 @@ def _stuck(found: Evidence) -> None:
         (_waits_for_ever, "progress", "4 delayed messages of level 2 wait for ever"),
         (_log_broken, "log", "the next one is 2"),
         (_replicas_differ, "replicas", "DIVERGENT_COMMITTED"),
+        (_entry_gone, "entries", "log-0 read an entry at 9, and the log has none"),
+        (_entry_changed, "entries", "log-0 read an entry at 9, and the log has another entry"),
+        (_older_read_point, "entries", "stale read point 8 of log-0"),
+        (_absent_after_its_read_point, "entries", "log-0 was told that there is no 9"),
         (_stuck, "progress", "no node leads"),
     ],
 )
@@ -279,6 +316,46 @@ def test_a_planted_fault_is_named_by_its_checker(
     wrong = broken(found)
     assert checker in wrong, wrong
     assert said in wrong[checker].text
+
+
+def test_reads_of_the_log_that_overlap_may_come_in_any_order() -> None:
+    found = evidence()
+    _asks(
+        found,
+        Call("log-0", "get", 1, b"record", index=9, end=2, outcome=ACKNOWLEDGED),
+        Call("log-0", "read", 1, index=8, end=5, outcome=ACKNOWLEDGED),
+        Call("log-0", "get", 3, index=10, end=4, outcome=ABSENT),
+        Call("log-0", "get", 5, index=2, end=6, outcome=UNKNOWN),
+    )
+    found.entries = {9: b"record"}
+    (entries,) = (verdict for verdict in judge(found) if verdict.name == "entries")
+    assert entries.holds and entries.checked == 3
+
+
+def test_entries_that_were_asked_for_are_kept_when_the_log_is_read() -> None:
+    found = evidence()
+    _asks(found, Call("log-0", "get", 1, b"two", index=2, end=2, outcome=ACKNOWLEDGED))
+    found.first_index = -1
+    for index, record in enumerate([b"one", b"", b"two"]):
+        header = EntryHeader(0, HEADER_SIZE + len(record), index, 1, 0, 0, 0, 0, len(record))
+        found.apply(header, record)
+    assert found.entries == {2: b"two"}
+
+
+@pytest.mark.parametrize(
+    ("index", "code", "text", "outcome"),
+    [
+        (8, Code.UNEXPECTED_ARGUMENT, "committed entries are 0..7", ABSENT),
+        (7, Code.UNEXPECTED_ARGUMENT, "committed entries are 0..7", UNKNOWN),
+        (1, Code.UNEXPECTED_ARGUMENT, "committed entries are 5..7", UNKNOWN),
+        (8, Code.UNEXPECTED_ARGUMENT, "unknown operation 'get'", UNKNOWN),
+        (8, Code.WAIT_QUORUM_ACK_TIMEOUT, "no read point in time", UNKNOWN),
+    ],
+)
+def test_only_an_answer_that_says_so_means_that_an_entry_is_absent(
+    index: int, code: Code, text: str, outcome: str
+) -> None:
+    assert outcome_of(index, RequestFailed(text, code)) == outcome
 
 
 def test_each_checker_has_a_rule_that_is_a_sentence() -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dledger.chaos.scenarios.broker_history import Send
+from dledger.chaos.scenarios.broker_history import Receipt, Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.trials import command, suite
 from dledger.chaos.trials.arena import Seen
@@ -20,7 +20,7 @@ from dledger.chaos.trials.command import describe, find_scenario, write_report
 from dledger.chaos.trials.injected import Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of, read_lines
 from dledger.chaos.trials.page import report, spans_of
-from dledger.chaos.trials.result import Failover, Result, bins_of, failovers_of
+from dledger.chaos.trials.result import Done, Failover, Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
@@ -90,6 +90,24 @@ def test_a_broken_rule_is_said_first_and_its_text_is_escaped() -> None:
     assert any("BROKEN" in line and "c read" in line for line in describe(wrong))
 
 
+def test_what_each_client_did_is_counted_and_shown() -> None:
+    sends = [_probe(0.1, 0.2), _probe(0.2, 0.3), _probe(0.3, 0.4, UNKNOWN)]
+    receipt = Receipt("readers", "pull-0", 1, ("probe", 0), 0, b"x|", 0, 0)
+    programs = programs_of(sends, [receipt])
+    assert programs == [Done("probe-0", 2, 1, 0, 0), Done("pull-0", 0, 0, 0, 1)]
+    page = report(replace(result(), programs=programs))
+    assert (
+        "<td>pull-0</td>" in page and "outcome unknown" in page and "outcome unknown" not in report(result())
+    )
+
+
+def test_messages_that_other_clients_sent_again_are_told() -> None:
+    again = replace(result(), counts={**COUNTS, "stored_again": 3})
+    assert "3 messages of other clients stored again" in report(again)
+    assert any("3 stored again" in line for line in describe(again))
+    assert "stored again" not in report(result())
+
+
 def test_a_trial_without_failovers_has_no_chapter_about_them() -> None:
     calm = replace(result(), failovers=[])
     assert "Time without a leader" not in report(calm)
@@ -101,6 +119,18 @@ def test_states_follow_one_another_without_a_gap() -> None:
         ("follower", 0.0, 2.05), ("electing", 2.05, 2.1), ("leader", 2.1, 10.0),
     ]  # fmt: skip
     assert [one.state for one in spans["n0"]] == ["leader", "silent"]
+
+
+def test_a_node_that_is_no_member_has_a_blank_lane_and_does_not_count() -> None:
+    moved = replace(
+        result(),
+        nodes=("n0", "n1", "n2", "n3"),
+        size=3,
+        roles=[Seen(0.0, "n3", "OUTSIDE", -1, False), Seen(4.0, "n3", "LEARNER", 2, False)],
+    )
+    page = report(moved)
+    assert "a group of 3 brokers" in page and "group of 4" not in page
+    assert "n3 learns: has no vote, term 2, 4.00 to 10.00 s" in page and "0.00 to 4.00 s" not in page
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3, 15, 60, 180, 3600, 86_400])

@@ -82,6 +82,23 @@ def test_a_scenario_of_a_user_is_a_file(tmp_path: Path) -> None:
     assert "kill of n" in done.stderr and "kill-namesrv of namesrv" in done.stderr
 
 
+def test_members_are_exchanged_and_the_nodes_that_came_and_left_are_judged(tmp_path: Path) -> None:
+    arguments = ["members", "--seconds", "20", "--seed", "1", "--json", "--dir", str(tmp_path / "trial")]
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["size"] == 3 and len(result["nodes"]) == 4
+    exchanges = [note for note in result["notes"] if "has joined the group" in note]
+    assert exchanges and any("is preferred, and " in note for note in result["notes"])
+    recorded = [flight["node"] for flight in result["flights"] if flight["steps"]]
+    left = [node for node in recorded if node.endswith("(has left)")]
+    assert len(left) == len(exchanges) and len(recorded) == 3 + len(left)
+    outside = [seen["node"] for seen in result["roles"] if seen["role"] == "OUTSIDE"]
+    assert outside[0] == "n3" and len(outside) > 1
+
+
 @pytest.mark.parametrize(
     ("scenario", "number", "code"),
     [

@@ -62,6 +62,12 @@ def test_a_scenario_has_the_defaults_that_the_page_names() -> None:
         ),
         (HEAD + FAULT.replace("[1, 2]", "[0, 1]"), "every_s begins with 0: give more than 0"),
         (HEAD + FAULT.replace("[1, 2]", "[1]"), "every_s is [1]"),
+        (
+            HEAD
+            + FAULT.replace('"kill"', '"member"')
+            + FAULT.replace('"kill"', '"bit-flip"').replace("leader", "same"),
+            "faults: a node that is exchanged (member) cannot be the same",
+        ),
         (HEAD + FAULT + "size = 3", "faults[0]: there is no key 'size'"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dledger.chaos.trials.checkers import CHECKERS
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.nemeses import NEMESES
 from dledger.chaos.trials.scenario import FAULT_KEYS, KEYS, library
 
@@ -21,6 +22,11 @@ def scenarios() -> str:
         ("scenario", "what is done", "the aim"),
         [(f"`{name}`", one.purpose, one.must_hold) for name, one in library().items()],
     )
+
+
+def clients() -> str:
+    """All kinds of clients."""
+    return _table(("client", "what it does"), [(f"`{name}`", kind.about) for name, kind in CLIENTS.items()])
 
 
 def faults() -> str:
@@ -45,6 +51,7 @@ def rules() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "trial-scenarios": scenarios,
+    "trial-clients": clients,
     "trial-faults": faults,
     "trial-keys": keys,
     "trial-rules": rules,

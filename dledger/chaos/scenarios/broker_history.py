@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger.chaos.scenarios.deletion_history import DeletionHistory
-from dledger.chaos.scenarios.history import RUNNING
+from dledger.chaos.scenarios.history import RUNNING, History
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP, Ordered, OrderedHistory
 from dledger.chaos.scenarios.pop_history import PopHistory
@@ -143,6 +143,8 @@ class BrokerHistory:
     ordered: OrderedHistory = field(default_factory=OrderedHistory)
     transactions: TransactionHistory = field(default_factory=TransactionHistory)
     timers: TimerHistory = field(default_factory=TimerHistory)
+    log: History = field(default_factory=History)
+    """Reads of the log itself, without the brokers."""
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Maps a group, and then a queue, to the offset after the furthest message that the group has received.
     """

@@ -10,7 +10,7 @@ The only exception is that retention had removed the first copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,6 +50,8 @@ class BrokerVerdict:
     resent: int = 0
     """Messages whose copy in the log comes from a repeated attempt, because the first attempt was not stored.
     """
+    stored_again: int = 0
+    """Further copies of messages whose clients send again without our mark."""
     batches: int = 0
     received: int = 0
     repeated: int = 0
@@ -71,9 +73,16 @@ class BrokerVerdict:
 # Producers
 
 
-def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdict, begun: int = 0) -> None:
+def judge_sends(
+    sends: Sequence[Send],
+    messages: Messages,
+    verdict: BrokerVerdict,
+    begun: int = 0,
+    repeatable: Container[bytes] = (),
+) -> None:
     """Compare all answers to producers with the log. `begun` is the latest position at which the log of any
-    broker begins at the end of the run."""
+    broker begins at the end of the run. `repeatable` are bodies that may be stored more than once: their
+    clients send again without our mark. Such further copies are counted."""
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
@@ -95,7 +104,9 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
         # However often a message was sent, it is stored once. An exception are copies that the retention of
         # some broker had removed before the send ended.
         known = [messages[queue][offset].position >= sent[value] for queue, offset in found]
-        if sum(known) > 1:
+        if value in repeatable:
+            verdict.stored_again += max(sum(known) - 1, 0)
+        elif sum(known) > 1:
             repeated = [messages[queue][offset].resent for queue, offset in found]
             raise InvariantViolated(f"duplicated: {name_of(value)} is at {found}, as sent again: {repeated}")
         verdict.resent += messages[found[0][0]][found[0][1]].resent

@@ -26,7 +26,7 @@ BATCH_LIMIT_S = 2.0
 """How long a client waits for the outcome of a batch, in seconds."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
 """Answers that say for certain that the request was not executed."""
-_COMMITTED = re.compile(r"committed entries are (-?\d+)\.\.(-?\d+)")
+COMMITTED = re.compile(r"committed entries are (-?\d+)\.\.(-?\d+)")
 
 
 class Client:
@@ -160,7 +160,7 @@ class Client:
         """
         if error.code is not Code.UNEXPECTED_ARGUMENT:
             return UNKNOWN
-        committed = _COMMITTED.fullmatch(str(error))
+        committed = COMMITTED.fullmatch(str(error))
         if committed is None:
             self._stage.violated(f"{self.name} asked for entry {index} and was told: {error}")
             return UNKNOWN

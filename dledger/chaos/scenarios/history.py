@@ -91,6 +91,23 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
     return verdict
 
 
+def judge_reads(calls: list[Call], log: Mapping[int, bytes]) -> int:
+    """Check reads of a log whose values were appended by others. `log` has at least the entries of the final
+    log that were asked for.
+
+    Each entry that a client was shown is in the final log. No call shows an older state than a call that
+    ended before it began. Returns how many calls were answered. Raises InvariantViolated.
+    """
+    answered = 0
+    for call in calls:
+        if call.kind == "get" and call.outcome == ACKNOWLEDGED and log.get(call.index) != call.value:
+            there = "another entry" if call.index in log else "none"
+            raise InvariantViolated(f"{call.client} read an entry at {call.index}, and the log has {there}")
+        answered += call.outcome in (ACKNOWLEDGED, ABSENT)
+    _judge_order(calls, {})
+    return answered
+
+
 def judge_batches(batches: list[list[bytes]], log: Mapping[int, bytes]) -> int:
     """Check that each client batch is either completely in the log, with its values one after another, or not
     at all (S11).

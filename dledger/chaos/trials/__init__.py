@@ -7,9 +7,13 @@ the same by "lost" or "out of order".
 * `scenario`   what a trial does: a short TOML file; those of the project are in `library/`
 * `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
 * `arena`      the processes of a trial, and what they report about themselves
+* `client_kinds`  the table of all kinds of clients
+* `log_reader`  a client that reads the log itself
+* `other_clients`  the Java and Go clients of Apache RocketMQ; `other_tools` starts the programs in `others/`
 * `stage`      the trial as the client programs see it
 * `nemeses`    the table of all kinds of faults; the faults of processes, and what undoes them
-* `disk_nemeses`, `network_nemeses`  the faults of disks, clocks and power, and of networks
+* `disk_nemeses`, `network_nemeses`, `member_nemeses`  the faults of disks, clocks and power, of networks, and
+  of operators who change the members
 * `faulty_broker`  the unchanged broker with files and a clock that can be broken (`surroundings`): `switches`
   switches faults on and off, `faulty_files` obeys them, `extents` knows what a full disk still takes
 * `undo_journal`, `power_loss`  what is not synced, and how a loss of power undoes it

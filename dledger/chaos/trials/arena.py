@@ -7,6 +7,7 @@ often the leader changed. The exact times of elections are in the logs of the no
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import threading
 import time
@@ -15,21 +16,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dledger.chaos.replacement import ask
 from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
 from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
+from dledger.chaos.trials.disk_nemeses import forget_unsynced
 from dledger.chaos.trials.namespaces import NamespaceNetwork, can_make_namespaces
-from dledger.chaos.trials.nemeses import FILES, NETWORK, PROXY, needs_of
+from dledger.chaos.trials.nemeses import FILES, NETWORK, PROXY, SPARE, needs_of
 from dledger.chaos.trials.network import Network, ProxiedNetwork
 from dledger.chaos.trials.proxy import ProxyNetwork
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.surroundings import Surroundings
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
 from dledger.local.placement import LOOPBACK, NAMESRV, Placement
-from dledger.peers.log_client import DLedgerClient
-from dledger.runtime.env import production_env
 
 SEGMENT_SIZE = 16 * MIB
+KEPT_STORES = 8
+"""How many stores of nodes that have left the group are kept for the judges, the latest. Each takes some
+segments of disk space."""
+DEPARTED = "departed"
+"""Directory with the stores of nodes that have left the group."""
+OUTSIDE = "OUTSIDE"
+"""Role of a node that is not a member of the group."""
 WATCH_EVERY_S = 0.1
 """Pause between two questions to a node, in seconds."""
 SETTINGS: Mapping[str, str] = {
@@ -47,7 +55,8 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What a node said about itself, noted when it changed. `role` is `SILENT` if the node did not answer."""
+    """What a node said about itself, noted when it changed. `role` is `SILENT` if the node did not answer,
+    and OUTSIDE if it did not because it is no member."""
 
     at_s: float
     """Seconds since the beginning of the trial."""
@@ -55,6 +64,15 @@ class Seen:
     role: str
     term: int
     serving: bool
+
+
+@dataclass(frozen=True)
+class Departed:
+    """A node that has left the group."""
+
+    node: str
+    store: Path
+    """Where its store is kept."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +90,20 @@ class Arena:
     """The group of a trial. Methods block, except `watch`."""
 
     def __init__(self, directory: Path, scenario: Scenario) -> None:
+        self.size: int = scenario.nodes
+        """Number of members that the group has, except during an exchange of members."""
+        kinds = [fault.kind for fault in scenario.faults]
+        places_for = scenario.nodes + (SPARE in needs_of(kinds))
         spec = ClusterSpec(
-            nodes=scenario.nodes,
-            base_port=find_base_port(nodes=scenario.nodes),
+            nodes=places_for,
+            base_port=find_base_port(nodes=places_for),
             group=BROKER_NAME,
             segment_size=SEGMENT_SIZE,
             flush=scenario.flush,
             broker={**SETTINGS, **scenario.settings},
         )
         self.nodes: tuple[str, ...] = spec.node_ids
+        """Ids of all nodes; one of them is the spare if members are exchanged."""
         self.records: bool = spec.broker["flightRecorderMb"] != "0"
         """Whether the nodes keep flight recordings."""
         self.notes: list[str] = []
@@ -88,7 +111,9 @@ class Arena:
         self.starting: threading.RLock = threading.RLock()
         """Held while a broker is started. A loss of power holds it, so that nothing starts meanwhile."""
         self._flips = 0
-        kinds = [fault.kind for fault in scenario.faults]
+        self._left = 0
+        self.departed: list[Departed] = []
+        """The stores of the nodes that have left the group: at most KEPT_STORES, the latest."""
         places = {node: directory / "surroundings" / node for node in self.nodes}
         faulty = places if FILES in needs_of(kinds) else {}
         self.network: Network | None = None
@@ -98,7 +123,9 @@ class Arena:
         self._make_network(spec, needs_of(kinds))
         if self.network is not None:
             spec = replace(spec, broker={**spec.broker, **self.network.broker_settings})
-        self.cluster: LocalCluster = LocalCluster.create(directory, spec, self._placement(faulty))
+        self.cluster: LocalCluster = LocalCluster.planned(directory, spec, self._placement(faulty))
+        self.cluster.members = self.nodes[: self.size]
+        self.cluster.write()
         self.surroundings: dict[str, Surroundings] = {
             node: Surroundings.create(place, "power-loss" in kinds) for node, place in faulty.items()
         }
@@ -124,6 +151,12 @@ class Arena:
             self.network = self.proxy = ProxyNetwork(ports, self._pid)
         elif NETWORK in needs:
             self.network = NamespaceNetwork(self.nodes)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Ids of the nodes that are members now, those that joined last at the end. During an exchange there
+        is one more."""
+        return self.cluster.members
 
     def _pid(self, host: str) -> int | None:
         return self.cluster.namesrv_pid() if host == NAMESRV else self.cluster.pid(host)
@@ -168,7 +201,8 @@ class Arena:
             await asyncio.sleep(WATCH_EVERY_S)
 
     def _note(self, node: str, state: Mapping[str, Any]) -> None:
-        role, term = str(state.get("role", "SILENT")), int(state.get("term") or -1)
+        silent = "SILENT" if node in self.members else OUTSIDE
+        role, term = str(state.get("role", silent)), int(state.get("term") or -1)
         serving = bool(state.get("serving")) and role == "LEADER"
         before = self._now.get(node)
         if before is not None and (before.role, before.term, before.serving) == (role, term, serving):
@@ -182,10 +216,10 @@ class Arena:
     # What faults do
 
     def start_missing(self, nodes: Sequence[str]) -> None:
-        """Start those of these brokers that do not run."""
+        """Start those of these brokers that do not run. A node that has left the group stays as it is."""
         for node in nodes:
             with self.starting:
-                if self.cluster.pid(node) is None and not self.closing:
+                if node in self.members and self.cluster.pid(node) is None and not self.closing:
                     self._note_end(node)
                     self.cluster.start_node(node)
 
@@ -198,7 +232,7 @@ class Arena:
         """Stop all processes with SIGTERM, and note how they ended."""
         with self.starting:
             self.closing = True
-        for node in self.nodes:
+        for node in self.members:
             if self.cluster.pid(node) is None:
                 self._note_end(node)
         outcome = self.cluster.stop()
@@ -240,19 +274,39 @@ class Arena:
     def transfer(self, target: str, timeout_s: float) -> None:
         """Ask the group to hand leadership to this node. Raises RequestFailed if it refuses, and ClusterError
         if another node leads afterwards."""
-        env = production_env("trial")
-
-        async def ask() -> str:
-            peers = {node: self.cluster.raft_addr(node) for node in self.nodes}
-            async with DLedgerClient(env, peers, timeout_s) as client:
-                return await client.transfer(target)
-
-        try:
-            leader = asyncio.run(ask())
-        finally:
-            env.workers.close()
+        leader = ask(self.cluster, lambda client: client.transfer(target), timeout_s)
         if leader != target:
             raise ClusterError(f"leadership was to go to {target}, and {leader} leads")
+
+    def enlist(self) -> None:
+        """Start the spare with an empty store, as a node that is to join the group. Its settings, and those
+        of the members, name the new list of members. Raises ClusterError if there is no spare."""
+        spares = [node for node in self.nodes if node not in self.members]
+        if not spares:
+            raise ClusterError("there is no spare node that could join the group")
+        (node,) = spares
+        with self.starting:
+            self.cluster.members = (*self.members, node)
+            self.cluster.write()
+            self.start_missing([node])
+
+    def dismiss(self, node: str) -> None:
+        """End the process of a node that was removed from the group, and keep its store apart, so that the
+        node is an empty spare."""
+        with self.starting:
+            self.cluster.members = tuple(one for one in self.members if one != node)
+            self.cluster.write()
+        self.cluster.terminate(node)
+        self._note_end(node)
+        kept = self.cluster.directory / DEPARTED / f"{self._left}-{node}"
+        self._left += 1
+        kept.parent.mkdir(exist_ok=True)
+        self.cluster.store(node).rename(kept)
+        forget_unsynced(self, node)
+        self.departed.append(Departed(node, kept))
+        for old in self.departed[:-KEPT_STORES]:
+            shutil.rmtree(old.store)
+        del self.departed[:-KEPT_STORES]
 
     def kill_namesrv(self) -> None:
         """Kill the NameServer with SIGKILL."""
@@ -272,4 +326,4 @@ class Arena:
             if self.cluster.pid(node) is not None:  # a fault that could not be undone may have stopped it
                 self.cluster.signal(node, signal.SIGCONT)
         self.start_namesrv()
-        self.start_missing(self.nodes)
+        self.start_missing(self.members)

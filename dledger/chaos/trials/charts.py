@@ -53,6 +53,8 @@ STATES = (
     ("silent", "does not answer"),
 )
 """The states of a node in a picture: CSS class and meaning."""
+OUTSIDE = "outside"
+"""The state of a node while it is not a member of the group. It is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Span:
     begin_s: float
     end_s: float
     state: str
-    """A CSS class of STATES."""
+    """A CSS class of STATES, or OUTSIDE."""
     term: int
 
 
@@ -71,6 +73,7 @@ _STATE_OF_ROLE = {
     "CANDIDATE": "electing",
     "FOLLOWER": "follower",
     "LEARNER": "learner",
+    "OUTSIDE": OUTSIDE,
 }
 
 
@@ -162,7 +165,7 @@ def lanes(names: Sequence[str], spans: dict[str, list[Span]], marks: Sequence[Ma
     for name in names:
         y = top[name]
         parts.append(_words(0, y + LANE / 2 + 4, name))
-        for span in spans.get(name, []):
+        for span in [one for one in spans.get(name, []) if one.state != OUTSIDE]:
             x, end = scale.x(span.begin_s), scale.x(span.end_s)
             meaning = dict(STATES)[span.state]
             title = f"{name} {meaning}, term {span.term}, {span.begin_s:.2f} to {span.end_s:.2f} s"

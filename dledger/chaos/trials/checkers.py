@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.scenarios.broker_clients import ORDERLY_GROUP, PULL_GROUP, PUSH_GROUP
+from dledger.chaos.scenarios.broker_clients import PULL_GROUP
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
     judge_completeness,
@@ -27,24 +27,22 @@ from dledger.chaos.scenarios.broker_judge import (
 )
 from dledger.chaos.scenarios.broker_replay import HALF, UNREAD, Stored
 from dledger.chaos.scenarios.deletion_history import is_brief, judge_deletions
-from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, judge_reads
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics
-from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.pop_judge import copies_of, judge_popped
 from dledger.chaos.scenarios.timer_judge import judge_timers
 from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP
 from dledger.chaos.scenarios.user_history import judge_users
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.evidence import UNREADABLE, Evidence, what_waits
 
-GROUPS: Mapping[str, str] = {
-    "pull": PULL_GROUP,
-    "push": PUSH_GROUP,
-    "push-slow": PUSH_GROUP,
-    "orderly": ORDERLY_GROUP,
-    "pop-orderly": ORDERED_GROUP,
-    "unaware": UNAWARE_GROUP,
-}
+GROUPS: Mapping[str, str] = {name: kind.group for name, kind in CLIENTS.items() if kind.group}
 """Maps a kind of client to its consumer group, if its group must receive every message."""
+SENDERS = tuple(name for name, kind in CLIENTS.items() if kind.sends)
+"""Kinds of clients of which each trial must have acknowledged messages."""
+
+OTHERS = tuple(name for name, kind in CLIENTS.items() if kind.sends_again)
+"""Kinds of clients that are clients of other projects."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,11 @@ def lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]
 def judge_handed(evidence: Evidence) -> None:
     """Check that every consumer group has received every message. Raises InvariantViolated if not."""
     messages, history = lasting(evidence.replay.messages), evidence.history
-    groups = [group for kind, group in GROUPS.items() if kind in evidence.clients]
-    judge_completeness(history.reached, groups, messages, 0)
+    for kind, group in GROUPS.items():
+        if kind in evidence.clients:
+            topic = CLIENTS[kind].topic
+            read = {queue: stored for queue, stored in messages.items() if topic in ("", queue[0])}
+            judge_completeness(history.reached, [group], read, 0)
     if "pop" in evidence.clients:
         judge_popped(history.pops.values, messages, 0, UNREAD)
 
@@ -133,8 +134,43 @@ def _broken(evidence: Evidence, name: str) -> None:
 
 def _sends(evidence: Evidence) -> int:
     sends = evidence.history.sends
-    judge_sends(sends, lasting(evidence.replay.messages), BrokerVerdict(), 0)
+    judge_sends(sends, lasting(evidence.replay.messages), BrokerVerdict(), 0, _repeatable(evidence))
     return sum(len(send.values) for send in sends if send.outcome == ACKNOWLEDGED)
+
+
+def _repeatable(evidence: Evidence) -> set[bytes]:
+    """Bodies that may be stored more than once, because their clients send again without our mark."""
+    checked = "*" in evidence.checked_topics
+    kinds = [
+        name
+        for name, kind in CLIENTS.items()
+        if kind.sends_again and not (kind.keeps_id and (checked or kind.topic in evidence.checked_topics))
+    ]
+    sends = (send for send in evidence.history.sends if send.client.rpartition("-")[0] in kinds)
+    return {value for send in sends for value in send.values}
+
+
+def stored_again(evidence: Evidence) -> int:
+    """How many further copies of such messages the log holds."""
+    repeatable = _repeatable(evidence)
+    found = [
+        message.value
+        for stored in lasting(evidence.replay.messages).values()
+        for message in stored
+        if message.value in repeatable
+    ]
+    return len(found) - len(set(found))
+
+
+def _others(evidence: Evidence) -> int:
+    history, facts = evidence.history, 0
+    for kind in [kind for kind in OTHERS if kind in evidence.clients]:
+        sent = sum(send.outcome == ACKNOWLEDGED and send.client == f"{kind}-0" for send in history.sends)
+        received = sum(receipt.group == GROUPS[kind] for receipt in history.receipts)
+        if not sent or not received:
+            raise InvariantViolated(f"{kind} has {sent} acknowledged sends, and received {received} messages")
+        facts += sent + received
+    return facts
 
 
 def _receipts(evidence: Evidence) -> int:
@@ -148,6 +184,10 @@ def _handed(evidence: Evidence) -> int:
     judge_handed(evidence)
     consumers = [kind for kind in (*GROUPS, "pop") if kind in evidence.clients]
     return len(consumers) and sum(map(len, lasting(evidence.replay.messages).values()))
+
+
+def _entries(evidence: Evidence) -> int:
+    return judge_reads(evidence.history.log.calls, evidence.entries)
 
 
 def _offsets(evidence: Evidence) -> int:
@@ -258,16 +298,16 @@ def _progress(evidence: Evidence) -> int:
     return 1
 
 
-_SENDERS = ("producers", "probe")
 CHECKERS: Sequence[Checker] = (
-    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log, _SENDERS),
+    Checker("log", "Queue offsets have no gaps, and store time never goes back.", _log, SENDERS),
     Checker(
         "sends",
         "Every acknowledged message is where its acknowledgement said, exactly once, and in order. What was "
         "refused is nowhere.",
         _sends,
-        _SENDERS,
+        SENDERS,
     ),
+    Checker("others", "Each client of another project sent and received.", _others, OTHERS),
     Checker("load", "No message of the load is lost, and none is stored twice.", _load),
     Checker(
         "receipts",
@@ -278,6 +318,13 @@ CHECKERS: Sequence[Checker] = (
     ),
     Checker(
         "handed", "In the end every consumer group has received every message.", _handed, (*GROUPS, "pop")
+    ),
+    Checker(
+        "entries",
+        "Every entry that was read from the log of any node is in the log in the end, and no later read "
+        "showed an older state.",
+        _entries,
+        ("log",),
     ),
     Checker("offsets", "No acknowledged consumer offset went back.", _offsets, ("pull",)),
     Checker("resets", "Every acknowledged reset of consumer offsets is in the log.", _resets),
@@ -301,7 +348,7 @@ CHECKERS: Sequence[Checker] = (
         _deletions,
         ("topics", "users"),
     ),
-    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, _SENDERS),
+    Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, SENDERS),
     Checker(
         "processes",
         "No broker ended by itself, and each ended after SIGTERM.",

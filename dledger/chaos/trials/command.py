@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dledger.chaos.failover import percentile
+from dledger.chaos.trials.client_kinds import missing_for
 from dledger.chaos.trials.conductor import run_trial
 from dledger.chaos.trials.page import report
 from dledger.chaos.trials.result import Result, times_of
@@ -44,8 +45,11 @@ def show(args: Options) -> int:
 
 def run(args: Options) -> int:
     """Run `dledger chaos run`. Exit code 0: every rule holds. Exit code 1: a rule is broken, or the group did
-    not start. Raises WrongUsage if there is no such scenario."""
+    not start. Raises WrongUsage if there is no such scenario, or if this machine lacks what its clients
+    need."""
     scenario = lasting(find_scenario(args.scenario), args.seconds)
+    if missing := missing_for(scenario.clients):
+        raise WrongUsage(f"{args.scenario}: {missing}")
     if args.dir and (Path(args.dir) / "group").exists():
         raise WrongUsage(f"{args.dir} has a group of an earlier trial: choose another directory")
     try:
@@ -122,6 +126,7 @@ def describe(result: Result) -> Iterator[str]:
         f"{result.scenario}, seed {result.seed}: {counts['faults']} faults, {counts['elections']} leaders, "
         f"{counts['acknowledged']:,} sends acknowledged, {counts['unknown']:,} with unknown outcome, "
         f"{counts['refused']:,} refused"
+        + (f", {again:,} stored again" if (again := counts.get("stored_again", 0)) else "")
     )
     if times := times_of(result.failovers):
         open_ones = len(result.failovers) - len(times)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,14 +32,16 @@ from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
-from dledger.chaos.trials.checkers import judge, judge_handed
+from dledger.chaos.trials.checkers import judge, judge_handed, stored_again
+from dledger.chaos.trials.client_kinds import kind_of
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
 from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
 from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.member_nemeses import settle
 from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
 from dledger.chaos.trials.node_logs import Line, read_lines
-from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
-from dledger.chaos.trials.result import Result, bins_of, failovers_of
+from dledger.chaos.trials.other_clients import OtherClient
+from dledger.chaos.trials.result import Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
 from dledger.files.offline import InstallUnfinished, StoreUnreadable, node_directory
@@ -57,18 +59,19 @@ CLIENTS_LIMIT_S = 180.0
 """Longest time after the last fault until the producers have made all their operations, in seconds."""
 QUIET_LIMIT_S = 180.0
 """Longest time until everything that waits was delivered and every group received it, in seconds."""
+OTHERS_LIMIT_S = 180.0
+"""Longest time in which the clients of other projects have to start, in seconds."""
 LOOK_EVERY_S = 1.0
 POLL_S = 0.1
 AUDIT_LIMIT_S = 600.0
+MAX_LAG = 1 << 62
+"""The audit never warns that a node which has left the group is this many entries behind."""
 LOAD_QUEUES = PROBE_QUEUES = 4
 FAULT_THREADS = 8
 """Largest number of faults that are injected or undone at the same time."""
 T = TypeVar("T")
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
-
-ENDLESS = ("probe", "topics", "users")
-"""Clients that would go on for ever. They are ended before the end phase."""
 
 Tell = Callable[[str], None]
 FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError)
@@ -103,6 +106,7 @@ class Trial:
         self._evidence = Evidence(
             self._history,
             clients=scenario.clients,
+            checked_topics=tuple(scenario.settings.get("duplicateCheckTopics", "").split(",")),
             planned=tuple(dict.fromkeys(fault.kind for fault in self._faults)),
             clocks_are_right=not any(one.kind == "clock-jump" for one in self._faults),
         )
@@ -144,8 +148,8 @@ class Trial:
             if self._arena.closing:
                 return
             cluster.start()
-        if "probe" in self._scenario.clients:
-            cluster.create_topic(PROBE_TOPIC, PROBE_QUEUES)
+        for topic in self._stage.made_topics:
+            cluster.create_topic(topic, PROBE_QUEUES)
 
     @asynccontextmanager
     async def _load(self) -> AsyncIterator[Helper | None]:
@@ -159,30 +163,62 @@ class Trial:
 
     async def _play(self, load: Helper | None) -> None:
         """Clients, faults and the end phase."""
-        self._stage.begin()
+        others = [one for one in self._programs if isinstance(one, OtherClient)]
         async with asyncio.TaskGroup() as tasks:
             background = [
-                tasks.create_task(self._arena.watch(node), name=f"watch-{node}") for node in self._arena.nodes
+                tasks.create_task(self._stage.run(program, self._seed), name=program.name)
+                for program in others
             ]
-            clients = {
-                program.name: tasks.create_task(self._stage.run(program, self._seed), name=program.name)
-                for program in self._programs
-            }
-            background += clients.values()
-            if load is not None:
-                await asyncio.to_thread(load.ask, "on")
             try:
-                await self._inject()
-                await self._until(self._scenario.seconds)
-                for name, client in clients.items():
-                    if name.rpartition("-")[0] in ENDLESS:
-                        client.cancel()
-                await self._end(load)
+                self._stage.begin()
+                await self._others_ready(others)
+                self._stage.begin()
+                await self._play_on(tasks, background, others, load)
             except (Stuck, *FAULT_ERRORS) as problem:
                 self._evidence.delay = str(problem) or repr(problem)
             self._ended_s = self._arena.elapsed_s()
             for task in background:
                 task.cancel()
+
+    async def _others_ready(self, others: Sequence[OtherClient]) -> None:
+        """Start the clients of other projects. Raises Stuck if one does not come to this in time."""
+        if others:
+            self._tell(f"starting {', '.join(one.name for one in others)}")
+        await self._within(
+            OTHERS_LIMIT_S, "clients of other projects do not start", lambda: all(one.ready for one in others)
+        )
+        _check_others(others)
+
+    async def _play_on(
+        self,
+        tasks: asyncio.TaskGroup,
+        background: list[asyncio.Task[None]],
+        others: Sequence[OtherClient],
+        load: Helper | None,
+    ) -> None:
+        """Everything after the clients of other projects have started. Tasks that do not end by themselves
+        are added to `background`."""
+        background += [
+            tasks.create_task(self._arena.watch(node), name=f"watch-{node}") for node in self._arena.nodes
+        ]
+        clients = {
+            program.name: tasks.create_task(self._stage.run(program, self._seed), name=program.name)
+            for program in self._programs
+            if program not in others
+        }
+        background += clients.values()
+        for other in others:
+            await other.begin()
+        if load is not None:
+            await asyncio.to_thread(load.ask, "on")
+        await self._inject()
+        await self._until(self._scenario.seconds)
+        for name, client in clients.items():
+            if kind_of(name).endless:
+                client.cancel()
+        for other in others:
+            await other.stop_sending()
+        await self._end(load, others)
 
     async def _until(self, at_s: float) -> None:
         await asyncio.sleep(max(0.0, at_s - self._arena.elapsed_s()))
@@ -248,18 +284,22 @@ class Trial:
 
     # The end
 
-    async def _end(self, load: Helper | None) -> None:
+    async def _end(self, load: Helper | None, others: Sequence[OtherClient]) -> None:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
         await self._in_thread(self._arena.heal)
+        await self._in_thread(partial(settle, self._arena))
         if delay := await self._not_whole():
             raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
         if left := sum(one.leave_out_rest() for one in planned):
             self._arena.note(f"{left} operations of the plan were left out: the time of the trial was over")
         await self._within(
-            CLIENTS_LIMIT_S, "the producers do not end", lambda: all(one.done for one in planned)
+            CLIENTS_LIMIT_S,
+            "the producers do not end",
+            lambda: all(one.done for one in planned) and all(one.done for one in others),
         )
+        _check_others(others)
         producers = [one for one in planned if isinstance(one, Producer)]
         if producers:
             await self._send_last(producers[-1])
@@ -268,6 +308,7 @@ class Trial:
             found = await asyncio.to_thread(load.ask, "check")
             self._evidence.load = (found["acked"], found["lost"])
         await self._quiet()
+        _check_others(others)
 
     async def _send_last(self, producer: Producer) -> None:
         env = client_env(self._seed, f"{producer.name}-last")
@@ -318,21 +359,19 @@ class Trial:
     # The verdicts
 
     def _collect(self) -> None:
-        """Read the log of the node whose log reaches furthest, and audit all stores."""
+        """Read the log of the member whose log reaches furthest, and audit all stores."""
         cluster, evidence = self._arena.cluster, self._evidence
-        stores = [str(cluster.store(node)) for node in self._arena.nodes]
+        stores = [str(cluster.store(node)) for node in self._arena.members]
+        longest = stores[0]
         try:
-            ends = {store: read_entries(store, SEGMENT_SIZE, None, _ignore) for store in stores}
-            longest = max(stores, key=lambda store: ends[store])
+            longest = max(stores, key=_reach)
             read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
         except (StoreUnreadable, InstallUnfinished, OSError) as error:
             evidence.broken["log"] = f"the log cannot be read: {error}"
-        command = [sys.executable, "-m", "dledger", "audit", "compare", *stores, "--same-time"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
-            evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
-        except subprocess.TimeoutExpired:
-            evidence.replicas = (-1, f"the audit did not end within {AUDIT_LIMIT_S:g} s")
+        evidence.replicas = _audit(*stores, "--same-time")
+        for departed in self._arena.departed:
+            if not evidence.replicas[0]:  # a node that has left lacks what came after it
+                evidence.replicas = _audit(str(departed.store), longest, "--lag-warning", str(MAX_LAG))
         stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
@@ -340,17 +379,20 @@ class Trial:
         evidence.ends = self._unexpected_ends()
 
     def _flights(self) -> list[Flight]:
-        """Replay the flight recordings of all nodes. A recording that cannot be read is left out, and noted:
-        a fault may have taken its disk."""
+        """Replay the flight recordings of all nodes, also of those that have left the group. A recording that
+        cannot be read is left out, and noted: a fault may have taken its disk."""
+        if not self._arena.records:
+            return []
         found = []
-        for node in self._arena.nodes if self._arena.records else ():
+        places = [(node, self._arena.cluster.store(node)) for node in self._arena.members]
+        places += [(f"{one.node} (has left)", one.store) for one in self._arena.departed]
+        for name, store in places:
             try:
-                directory = node_directory(OsFiles(), str(self._arena.cluster.store(node)))
-                done = replay_path(directory, keep=1)
+                done = replay_path(node_directory(OsFiles(), str(store)), keep=1)
             except (UnusableRecording, StoreUnreadable, OSError) as error:
-                self._arena.note(f"{node}: no flight recording: {error}")
+                self._arena.note(f"{name}: no flight recording: {error}")
                 continue
-            found.append(Flight(node, done.total_steps, done.problems, done.missing))
+            found.append(Flight(name, done.total_steps, done.problems, done.missing))
         return found
 
     def _unexpected_ends(self) -> list[str]:
@@ -392,6 +434,7 @@ class Trial:
             "faults": sum(not one.error for one in self._injected),
             "failed_faults": sum(bool(one.error) for one in self._injected),
             "load": self._evidence.load[0],
+            "stored_again": stored_again(self._evidence),
         }
         return Result(
             scenario=scenario.name,
@@ -404,6 +447,7 @@ class Trial:
             ended_s=round(self._ended_s, 1),
             program=f"dledger {_version()}, Python {platform.python_version()}, {os.cpu_count()} cores",
             nodes=self._arena.nodes,
+            size=self._arena.size,
             flush=scenario.flush,
             clients=scenario.clients,
             network="" if self._arena.network is None else self._arena.network.kind,
@@ -416,8 +460,15 @@ class Trial:
             ),
             bins=bins_of(sends, self._ended_s),
             counts=counts,
+            programs=programs_of(sends, history.receipts),
             verdicts=judge(self._evidence),
         )
+
+
+def _check_others(others: Sequence[OtherClient]) -> None:
+    """Raise Stuck if a client of another project could not go on."""
+    if errors := [one.error for one in others if one.error]:
+        raise Stuck("; ".join(errors))
 
 
 def _version() -> str:
@@ -427,8 +478,26 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _ignore(header: EntryHeader, record: bytes) -> None:
-    """Do nothing with an entry."""
+def _reach(store: str) -> tuple[int, int]:
+    """Where the log of a store ends, and then how early it begins: the larger, the more can be read."""
+    first: list[int] = []
+
+    def apply(header: EntryHeader, record: bytes) -> None:
+        if not first:
+            first.append(header.index)
+
+    last = read_entries(store, SEGMENT_SIZE, None, apply)
+    return last, -first[0] if first else 0
+
+
+def _audit(*arguments: str) -> tuple[int, str]:
+    """Compare stores. Returns the exit code of the audit and its report."""
+    command = [sys.executable, "-m", "dledger", "audit", "compare", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"the audit did not end within {AUDIT_LIMIT_S:g} s"
+    return done.returncode, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 async def run_trial(scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str = "") -> Result:

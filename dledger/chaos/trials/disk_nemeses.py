@@ -51,10 +51,10 @@ def kill(arena: Arena, nodes: Sequence[str]) -> None:
 
 
 def bring_back(arena: Arena, nodes: Sequence[str]) -> None:
-    """Start those of these brokers that have ended or end, until all answer. Raises ClusterError if one does
-    not."""
+    """Start those of these brokers that have ended or end, until all answer, except those that have left the
+    group meanwhile. Raises ClusterError if one does not."""
     deadline = time.monotonic() + BACK_LIMIT_S
-    while missing := [node for node in nodes if not arena.cluster.state(node)]:
+    while missing := [node for node in nodes if node in arena.members and not arena.cluster.state(node)]:
         if time.monotonic() > deadline:
             raise ClusterError(f"after {BACK_LIMIT_S:g} s {', '.join(missing)} do not answer")
         arena.start_missing(missing)

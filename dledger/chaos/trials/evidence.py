@@ -59,6 +59,8 @@ class Evidence:
     stale_ns: int = 0
     """How long a leader that was cut off may have answered from an old state, in ns."""
     clients: tuple[str, ...] = ()
+    checked_topics: tuple[str, ...] = ()
+    """Topics in which the brokers recognise messages that clients of other projects send again."""
     replay: BrokerReplay = field(default_factory=BrokerReplay)
     broken: dict[str, str] = field(default_factory=dict)
     """Maps a judge that reads the log to the rule that the log breaks."""
@@ -79,7 +81,11 @@ class Evidence:
     delay: str = ""
     """What did not happen in time in the end phase; empty if everything did."""
 
+    entries: dict[int, bytes] = field(default_factory=dict)
+    """Entries of the log for whose index a client asked."""
+
     def __post_init__(self) -> None:
+        self._asked: dict[int, None] = {}
         self.resets: ResetJudge = ResetJudge()
         self.pops: PopJudge = PopJudge(0, clocks_are_right=self.clocks_are_right)
         self.ordered: OrderedJudge = OrderedJudge(0, clocks_are_right=self.clocks_are_right)
@@ -89,6 +95,9 @@ class Evidence:
         """Let every judge read one entry. A judge that finds a broken rule reads no further."""
         if self.first_index < 0:
             self.first_index = header.index
+            self._asked = {call.index: None for call in self.history.log.calls}
+        if header.index in self._asked:
+            self.entries[header.index] = record
         judges = (
             ("log", self.replay.apply),
             ("resets", self.resets.apply),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dledger.chaos.scenarios.plan import Fault
-from dledger.chaos.trials import disk_nemeses, network_nemeses
+from dledger.chaos.trials import disk_nemeses, member_nemeses, network_nemeses
 from dledger.local.cluster import ClusterError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Nemesis:
     strike: Callable[[Arena, Sequence[str], Fault], Undo | None]
     """Injects the fault at these nodes, and returns what undoes it; None if nothing is to be undone."""
     needs: str = ""
-    """What the trial has to prepare: FILES, NETWORK, PROXY or nothing."""
+    """What the trial has to prepare: FILES, NETWORK, PROXY, SPARE or nothing."""
 
 
 FILES = "faulty files"
@@ -50,10 +50,13 @@ NETWORK = "network"
 PROXY = "proxy"
 """The network has to be the proxy, which can also delay, drop and reset (`proxy`)."""
 
+SPARE = "spare"
+"""The trial needs a node more than its group has."""
+
 
 def choose(arena: Arena, fault: Fault) -> list[str]:
     """The nodes at which a fault strikes now. Empty if no node fits."""
-    nodes, leader = list(arena.nodes), arena.leader()
+    nodes, leader = list(arena.members), arena.leader()
     others = [node for node in nodes if node != leader]
     turned = others[fault.pick % len(others) :] + others[: fault.pick % len(others)]
     first = [leader] if leader else []
@@ -137,7 +140,7 @@ def _wipe(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
 
 
 def _transfer(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
-    targets = [node for node in arena.nodes if node not in nodes]
+    targets = [node for node in arena.members if node not in nodes]
     arena.transfer(targets[fault.pick % len(targets)], TRANSFER_S)
 
 
@@ -157,6 +160,13 @@ NEMESES: Mapping[str, Nemesis] = {
     "rolling-restart": Nemesis("all nodes restarted one by one, the leader last", ("all",), _roll),
     "wipe": Nemesis("SIGKILL, the store removed, then a new start", _ONE, _wipe),
     "transfer": Nemesis("leadership handed to another node", ("leader",), _transfer),
+    "member": Nemesis(
+        "a new node joins the group and gets a vote, then this member is removed",
+        _ONE,
+        member_nemeses.exchange,
+        SPARE,
+    ),
+    "preferred": Nemesis("the operator prefers this node as leader", _ONE, member_nemeses.prefer),
     "kill-namesrv": Nemesis("SIGKILL of the NameServer, then a new start", ("namesrv",), _kill_namesrv),
     "disk-full": Nemesis("no room on the disk", _MEMBERS, disk_nemeses.disk_full, FILES),
     "disk-error": Nemesis(

@@ -25,7 +25,7 @@ DOCUMENTATION = "docs/howto/chaos.md"
 def report(result: Result) -> str:
     """The whole page."""
     scale = Scale(max([result.seconds, result.ended_s, *(one.at_s for one in result.roles)]))
-    title = f"Trial {result.scenario}: a group of {len(result.nodes)} brokers under faults"
+    title = f"Trial {result.scenario}: a group of {result.size or len(result.nodes)} brokers under faults"
     parts = [
         _verdict(result),
         _what_was_done(result),
@@ -51,6 +51,8 @@ def _verdict(result: Result) -> Markup:
         f"{counts['received']:,} received",
         f"{counts['entries']:,} log entries read back",
     ]
+    if again := counts.get("stored_again", 0):
+        facts.append(f"{again:,} messages of other clients stored again")
     if not broken:
         sentence = f"All {len(result.verdicts)} rules hold. They are listed below."
         return banner(Severity.INFO, sentence, facts, "Every rule holds")
@@ -65,8 +67,9 @@ def _what_was_done(result: Result) -> Markup:
         kinds[f"{fault.kind} ({fault.target})"] = kinds.get(f"{fault.kind} ({fault.target})", 0) + 1
     rows = [(name, count, NEMESES[name.partition(" ")[0]].about) for name, count in sorted(kinds.items())]
     said = (
-        f"{result.purpose} This went on for {result.seconds:g} seconds, in a group of {len(result.nodes)} "
-        f"brokers with {result.flush}. The clients were: {', '.join(result.clients)}."
+        f"{result.purpose} This went on for {result.seconds:g} seconds, in a group of "
+        f"{result.size or len(result.nodes)} brokers with {result.flush}. The clients were: "
+        f"{', '.join(result.clients)}."
     )
     aim = f"The aim: {result.must_hold} What was judged is listed at the end."
     when = f"Begun {result.began}, with {result.program}." if result.began else ""
@@ -98,8 +101,8 @@ def _timeline(result: Result, scale: Scale) -> Markup:
     marks = [mark if mark.lanes else replace(mark, lanes=result.nodes) for mark in marks]
     drawn = charts.lanes(result.nodes, spans_of(result.roles, scale.seconds), marks, scale)
     note = (
-        "One lane for each node; the number is the term of the leader. Each node was asked 20 times a "
-        "second. "
+        "One lane for each node; the number is the term of the leader. Each node was asked ten times a "
+        "second. While a lane is blank, its node is no member of the group. "
         f"No fault begins after {result.seconds:g} s; then everything that waits has to come."
     )
     return section("Who led when", Markup(charts.legend() + drawn), note)
@@ -117,7 +120,10 @@ def _clients(result: Result, scale: Scale) -> Markup:
         "Sends of all clients that were acknowledged, by the time of the acknowledgement; sends that failed "
         "stand on top, in another colour. Below: the longest send of each half second, on a logarithmic axis."
     )
-    return section("What clients saw", Markup(drawn + charts.spread(longest, scale, line=True)), note)
+    rows = [(one.client, one.acknowledged, one.unknown, one.refused, one.received) for one in result.programs]
+    listed = table(("client", "sends acknowledged", "outcome unknown", "refused", "received"), rows)
+    parts = Markup(drawn + charts.spread(longest, scale, line=True) + (listed if rows else ""))
+    return section("What clients saw", parts, note)
 
 
 def _failovers(result: Result, scale: Scale) -> Markup:

@@ -5,12 +5,13 @@ Times are seconds since the beginning of the trial, unless a name says otherwise
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dledger.chaos.scenarios.broker_history import Send
-from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.broker_history import Receipt, Send
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
 from dledger.chaos.trials.injected import Flight, Injected
@@ -50,6 +51,17 @@ class Bin:
     max_ms: float | None
 
 
+@dataclass(frozen=True)
+class Done:
+    """What one client program did, as numbers of sends (single messages or batches) and messages."""
+
+    client: str
+    acknowledged: int
+    unknown: int
+    refused: int
+    received: int
+
+
 @dataclass
 class Result:
     """Everything about one trial."""
@@ -71,6 +83,9 @@ class Result:
     version: int = VERSION
     flush: str = "SYNC_FLUSH"
     clients: tuple[str, ...] = ()
+    size: int = 0
+    """Number of members of the group, if members are exchanged and `nodes` therefore has a spare, too. 0: all
+    nodes are members."""
     network: str = ""
     """How the processes were connected: `namespaces` or `proxy`; empty if the scenario breaks no links, and
     they were connected directly."""
@@ -83,6 +98,8 @@ class Result:
     failovers: list[Failover] = field(default_factory=list)
     bins: list[Bin] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    programs: list[Done] = field(default_factory=list)
+    """What each client program did."""
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -93,6 +110,23 @@ class Result:
     def encode(self) -> dict[str, Any]:
         """The result as a JSON object."""
         return {"holds": self.holds, **asdict(self)}
+
+
+def programs_of(sends: Sequence[Send], receipts: Sequence[Receipt]) -> list[Done]:
+    """What each client program did, by its name, sorted."""
+    outcomes = Counter((send.client, send.outcome) for send in sends)
+    received = Counter(receipt.consumer for receipt in receipts)
+    names = sorted({client for client, _ in outcomes} | set(received))
+    return [
+        Done(
+            name,
+            outcomes[name, ACKNOWLEDGED],
+            outcomes[name, UNKNOWN],
+            outcomes[name, REFUSED],
+            received[name],
+        )
+        for name in names
+    ]
 
 
 def bins_of(sends: Sequence[Send], seconds: float) -> list[Bin]:

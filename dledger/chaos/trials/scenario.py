@@ -22,14 +22,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from dledger.chaos.trials.nemeses import NEMESES, TARGETS
+from dledger.chaos.trials.client_kinds import CLIENTS
+from dledger.chaos.trials.nemeses import NEMESES, SPARE, TARGETS, needs_of
 from dledger.chaos.trials.programs import SENDS
 
-CLIENTS = (
-    "producers", "operator", "pull", "push", "pop", "orderly", "pop-orderly", "topics", "unaware", "probe",
-    "push-slow", "users",
-)  # fmt: skip
-"""The client programs that a scenario may have. Some are several machines (`dledger.chaos.trials.stage`)."""
 MAX_SECONDS = 24 * 3600
 MAX_RATE = 2_000
 """Largest number of operations a second that the producers of a trial begin. All observations are kept in
@@ -178,9 +174,12 @@ def _range(found: Mapping[str, Any], key: str, source: str) -> tuple[float, floa
 def _check(scenario: Scenario, source: str) -> None:
     wrong = [name for name in scenario.clients if name not in CLIENTS]
     taken = [name for name in scenario.settings if name in RESERVED]
+    kinds = [fault.kind for fault in scenario.faults]
+    moves = SPARE in needs_of(kinds) and any(fault.target == "same" for fault in scenario.faults)
     rules = (
         (scenario.clients, "clients", f"there are none; {KEYS['clients'][1]}"),
         (len(set(scenario.clients)) == len(scenario.clients), "clients", "give each only once"),
+        (not moves, "faults", "a node that is exchanged (member) cannot be the same in all faults (same)"),
         (not taken, "settings", f"{', '.join(taken)}: the trial itself sets this"),
         (not wrong, "clients", f"{', '.join(wrong)} unknown; {KEYS['clients'][1]}"),
         (scenario.nodes in (3, MAX_NODES), "nodes", f"{scenario.nodes}: give 3 or {MAX_NODES}"),

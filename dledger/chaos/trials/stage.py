@@ -8,51 +8,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from dledger.chaos.scenarios.broker_clients import (
-    FIRST_TOPIC,
-    Operator,
-    OrderlyWorker,
-    Producer,
-    Program,
-    PullReader,
-    PushWorker,
-)
+from dledger.chaos.scenarios.broker_clients import FIRST_TOPIC, Producer, Program
 from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.broker_replay import Stored
 from dledger.chaos.scenarios.marks import Marks
 from dledger.chaos.scenarios.oracle import Queue
-from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import Operation
-from dledger.chaos.scenarios.pop_worker import PopWorker
-from dledger.chaos.scenarios.unaware_reader import UnawareReader
 from dledger.chaos.trials.arena import Arena
+from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
-from dledger.chaos.trials.probing import Probing
-from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, TopicChurn, UserChanges
+from dledger.chaos.trials.programs import SENDS, FocusedProducer
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
 
-Plain = Callable[["TrialStage", int, BrokerHistory, list[str]], Program]
-PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
-    "probe": (Probing,),
-    "pull": (PullReader,),
-    "push": (PushWorker, PushWorker),
-    "pop": (PopWorker, PopWorker),
-    "orderly": (OrderlyWorker, OrderlyWorker),
-    "pop-orderly": (OrderedWorker, OrderedWorker),
-    "topics": (TopicChurn,),
-    "unaware": (UnawareReader,),
-    "push-slow": (SlowWorker, SlowWorker),
-    "users": (UserChanges,),
-}
-"""The programs of each kind of client that has no operations in the plan."""
-
 
 class TrialStage:
-    """Implements `ClientStage` for a trial. Its time begins at 0 with the trial."""
+    """Implements `EveryStage` for a trial. Its time begins at 0 with the trial."""
 
     def __init__(self, arena: Arena, clients: Sequence[str], send: str = "mixed") -> None:
         """`clients` names the kinds of client programs, and `send` what the producers send (`SENDS`)."""
@@ -65,7 +40,7 @@ class TrialStage:
         self._began = time.monotonic_ns()
         self._running: dict[str, None] = {}
         self.client_names: tuple[str, ...] = tuple(
-            f"{kind}-{number}" for kind in clients for number in range(_count(kind))
+            f"{kind}-{number}" for kind in clients for number in range(CLIENTS[kind].count)
         )
 
     @property
@@ -94,6 +69,19 @@ class TrialStage:
         """Time since the beginning of the trial, in ns."""
         return time.monotonic_ns() - self._began
 
+    @property
+    def made_topics(self) -> list[str]:
+        """Topics that the trial has to create before its clients start."""
+        others = [CLIENTS[kind].topic for kind in self._clients if CLIENTS[kind].topic]
+        return list(dict.fromkeys([*([PROBE_TOPIC] if "probe" in self._clients else []), *others]))
+
+    @property
+    def peers(self) -> Mapping[str, str]:
+        return {node: self._arena.cluster.raft_addr(node) for node in self._arena.members}
+
+    def client_directory(self, name: str) -> Path:
+        return self._arena.cluster.directory / "clients" / name
+
     def client_address(self, name: str) -> str:
         return HOST
 
@@ -121,30 +109,20 @@ class TrialStage:
 
     def programs(self, history: BrokerHistory, operations: Sequence[Operation]) -> list[Program]:
         """Make all programs of the trial."""
-        topics = [FIRST_TOPIC, *([PROBE_TOPIC] if "probe" in self._clients else [])]
+        topics = [FIRST_TOPIC, *self.made_topics]
         found: list[Program] = []
-        planned = 0
-        for kind in self._clients:
-            if kind in PROGRAMS:
-                found += [
-                    make(self, len(found) + at, history, topics) for at, make in enumerate(PROGRAMS[kind])
-                ]
-                continue
-            for _ in range(_count(kind)):
-                client = 2 if kind == "operator" else planned
-                planned += kind == "producers"
+        for kind in map(CLIENTS.__getitem__, self._clients):
+            for make in kind.programs:
+                found.append(make(self, len(found), history, topics))
+            for client, planned in enumerate(kind.planned, kind.first):
                 own = [one for one in operations if one.client == client]
-                make_planned = Operator if kind == "operator" else self._producer()
+                make_planned = self._producer() if planned is Producer else planned
                 found.append(make_planned(self, len(found), history, topics, own))
         return found
 
     def _producer(self) -> type[Producer]:
         focus = SENDS[self._send]
         return Producer if focus is None else type("Focused", (FocusedProducer,), {"kind": focus})
-
-
-def _count(kind: str) -> int:
-    return {"producers": 2, "operator": 1}.get(kind) or len(PROGRAMS[kind])
 
 
 def client_env(seed: int, name: str) -> Env:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from dledger.chaos.failover import percentile
 from dledger.chaos.scenarios.command import code_fingerprint
+from dledger.chaos.trials.client_kinds import missing_for
 from dledger.chaos.trials.command import lasting, run_in_directory, tell, write_report
-from dledger.chaos.trials.nemeses import needs_of
+from dledger.chaos.trials.nemeses import SPARE, needs_of
 from dledger.chaos.trials.result import Result, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
@@ -54,7 +55,12 @@ def run(args: Options) -> int:
     results = Path(args.results) if args.results else None
     done = _read(results)
     rows = []
+    skipped: dict[str, str] = {}
     for scenario in chosen:
+        if missing := missing_for(scenario.clients):
+            skipped[scenario.name] = missing
+            print(f"{scenario.name:<18} skipped: {missing}", file=sys.stderr if args.json else sys.stdout)
+            continue
         scenario = lasting(scenario, args.seconds or _seconds_of(scenario, full=args.full))
         code = f"{code_fingerprint()}/{sha256(repr(scenario).encode()).hexdigest()[:16]}"
         row = done.get((scenario.name, args.seed, code))
@@ -67,14 +73,15 @@ def run(args: Options) -> int:
         rows.append(row)
         print(line_of(row), file=sys.stderr if args.json else sys.stdout, flush=True)
     if args.json:
-        print(json.dumps({"trials": [asdict(row) for row in rows]}))
+        print(json.dumps({"trials": [asdict(row) for row in rows], "skipped": skipped}))
     return 0 if all(row.holds for row in rows) else 1
 
 
 def _seconds_of(scenario: Scenario, *, full: bool) -> float:
     if not full:
         return SMOKE_S
-    return FULL_MACHINES_S if needs_of(fault.kind for fault in scenario.faults) else FULL_S
+    needs = needs_of(fault.kind for fault in scenario.faults)
+    return FULL_MACHINES_S if any(need != SPARE for need in needs) else FULL_S
 
 
 def _chosen(only: Sequence[str]) -> list[Scenario]:
