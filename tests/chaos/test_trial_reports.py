@@ -13,7 +13,6 @@ import pytest
 from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.trials import command, suite
-from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.charts import Scale
 from dledger.chaos.trials.checkers import Verdict
 from dledger.chaos.trials.command import describe, find_scenario, write_report
@@ -22,6 +21,7 @@ from dledger.chaos.trials.node_logs import Line, Parts, parts_of, read_lines
 from dledger.chaos.trials.page import report, spans_of
 from dledger.chaos.trials.result import Failover, Result, bins_of, failovers_of
 from dledger.chaos.trials.scenario import Scenario
+from dledger.chaos.trials.system import Seen
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 

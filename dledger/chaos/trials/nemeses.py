@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials import disk_nemeses, network_nemeses
+from dledger.chaos.trials.system import SystemUnderTest, Undo
 from dledger.local.cluster import ClusterError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ END_LIMIT_S = 30.0
 """Longest time in which a process has to end, in seconds."""
 TRANSFER_S = 5.0
 """Longest time of a transfer of leadership, in seconds."""
-
-Undo = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ PROXY = "proxy"
 """The network has to be the proxy, which can also delay, drop and reset (`proxy`)."""
 
 
-def choose(arena: Arena, fault: Fault) -> list[str]:
+def choose(system: SystemUnderTest, fault: Fault) -> list[str]:
     """The nodes at which a fault strikes now. Empty if no node fits."""
-    nodes, leader = list(arena.nodes), arena.leader()
+    nodes, leader = list(system.nodes), system.leader()
     others = [node for node in nodes if node != leader]
     turned = others[fault.pick % len(others) :] + others[: fault.pick % len(others)]
     first = [leader] if leader else []

@@ -11,11 +11,11 @@ from typing import Any
 
 from dledger.chaos.scenarios.broker_history import Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
-from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
 from dledger.chaos.trials.injected import Flight, Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
+from dledger.chaos.trials.system import Seen
 
 LOOK_S = 10.0
 """How long after a fault the logs of the nodes are searched for the parts of a failover, in seconds, if no
