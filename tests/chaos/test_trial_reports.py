@@ -124,6 +124,16 @@ def test_a_failover_ends_with_a_message_that_was_sent_after_the_fault() -> None:
     assert found.parts == Parts(3.0, 20.0, 30.0)
 
 
+def test_a_failover_by_a_command_is_the_longest_pause_since_the_command_began() -> None:
+    fault = Injected("kill", "leader", ("n0",), 2.0, 6.0, command_s=1.5)
+    sends = [_probe(1.8, 1.9), _probe(2.0, 2.01), _probe(2.4, 2.5), _probe(2.5, 2.55), _probe(2.6, 2.9)]
+    (open_one,) = failovers_of([fault], sends, [])
+    assert open_one.ms is None, "no message was sent after the end of the command"
+    sends += [_probe(2.95, 3.2), _probe(3.3, 3.55), _probe(3.6, 3.7), _probe(3.8, 9.0)]
+    (found,) = failovers_of([fault], sends, [])
+    assert found.ms == 490.0
+
+
 def test_lines_of_the_killed_node_itself_do_not_count() -> None:
     lines = [Line(2.001, "n0", "role role=LEADER term=1 leader=n0")]
     assert parts_of(lines, 2.0, "n0", 3.0) == Parts(None, None, None)

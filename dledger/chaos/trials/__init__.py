@@ -6,7 +6,10 @@ the same by "lost" or "out of order".
 
 * `scenario`   what a trial does: a short TOML file; those of the project are in `library/`
 * `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
-* `arena`      the processes of a trial, and what they report about themselves
+* `system`     the system under test, as the other modules see it
+* `arena`      a group of the trial's own: its processes, and what they report about themselves
+* `attached`   a group that others have started; `attaching` finds it and says what may be done to it,
+  `client_proxy` breaks the links of clients, `executed` runs commands of the user, `live_log` reads its log
 * `stage`      the trial as the client programs see it
 * `nemeses`    the table of all kinds of faults; the faults of processes, and what undoes them
 * `disk_nemeses`, `network_nemeses`  the faults of disks, clocks and power, and of networks

@@ -110,10 +110,10 @@ class Trial:
                 await self._in_thread(partial(system.start, self._topics()))
                 async with self._load() as load:
                     await self._play(load)
+                await asyncio.to_thread(system.stop)
             except BaseException:  # also if the trial is interrupted: whatever happens, nothing stays behind
                 await asyncio.shield(asyncio.to_thread(self._end_now))
                 raise
-            await asyncio.to_thread(system.stop)
             self._threads.shutdown()
         finally:
             system.close()
@@ -218,6 +218,8 @@ class Trial:
             undo, struck_s = await self._in_thread(strike)
             if struck_s is not None:  # a message that was sent before the signal is no failover
                 injected = replace(injected, begin_s=round(struck_s, 4))
+            if system.executes(fault.kind):
+                injected = replace(injected, command_s=round(system.elapsed_s() - injected.begin_s, 3))
             if undo is not None:
                 await asyncio.sleep(fault.lasting_ms / 1000)
                 await self._in_thread(undo)
@@ -309,7 +311,7 @@ class Trial:
             "refused": sum(send.outcome == REFUSED for send in sends),
             "unknown": sum(send.outcome == UNKNOWN for send in sends),
             "received": len(history.receipts),
-            "entries": self._evidence.replay.index + 1,
+            "entries": self._evidence.entries,
             "elections": self._system.elections,
             "faults": sum(not one.error for one in self._injected),
             "failed_faults": sum(bool(one.error) for one in self._injected),
@@ -329,7 +331,9 @@ class Trial:
             flush=self._system.flush,
             clients=scenario.clients,
             network="" if self._system.network is None else self._system.network.kind,
+            group=self._system.where,
             notes=self._system.notes,
+            left_out=dict(self._system.left_out),
             flights=list(self._evidence.flights),
             faults=self._injected,
             roles=self._system.seen,

@@ -169,11 +169,18 @@ def _rules(result: Result) -> Markup:
         )
         for verdict in result.verdicts
     ]
-    note = (
-        "The judges read the log from the files of a node after all brokers had ended, and compare it with "
-        "what clients were told. A rule is left out if it is about clients that did not take part."
+    source = (
+        "from the running brokers"
+        if result.left_out
+        else ("from the files of a node after all brokers had ended")
     )
-    return section("What was shown", table(("", "rule", "which says", "facts checked"), rows), note)
+    note = (
+        f"The judges read the log {source}, and compare it with what clients were told. A rule is left out "
+        "if it is about clients that did not take part."
+    )
+    shown = table(("", "rule", "which says", "facts checked"), rows)
+    left = table(("left out", "why"), list(result.left_out.items())) if result.left_out else ""
+    return section("What was shown", Markup(f"{shown}{left}"), note)
 
 
 def _flights(result: Result) -> Markup:

@@ -155,6 +155,11 @@ class SystemUnderTest(ABC):
     def strike(self, nodes: Sequence[str], fault: Fault) -> Undo | None:
         """Inject a fault at these nodes, and return what undoes it; None if nothing is to be undone."""
 
+    def executes(self, kind: str) -> bool:
+        """Whether a command of the user injects faults of this kind, so that nobody knows exactly when they
+        strike."""
+        return False
+
     @abstractmethod
     def heal(self) -> None:
         """Undo everything that faults have left."""

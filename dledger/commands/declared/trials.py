@@ -26,6 +26,17 @@ def _wrong_simulation(given: object) -> str:
     return ""
 
 
+def _wrong_trial(given: object) -> str:
+    """Return a text that says which of the given options of `run` must not be used together; empty if all
+    may."""
+    has = vars(given)
+    if has["namesrv"]:
+        return "--dir is for a group that the trial starts itself: leave it out" if has["dir"] else ""
+    names = ("broker_name", "exec", "exec_undo", "yes")
+    given_names = [f"--{name.replace('_', '-')}" for name in names if has[name]]
+    return f"{', '.join(given_names)}: only together with --namesrv" if given_names else ""
+
+
 SIMULATION = Declared(
     "sim",
     "dledger.chaos.scenarios.command:run",
@@ -174,10 +185,33 @@ RUN = Declared(
             type=click.Path(file_okay=False),
             help="Keep stores and logs here. [default: a temporary directory]",
         ),
+        option(
+            "--namesrv",
+            metavar="ADDR",
+            help="Do it to a group that others have started: its NameServers, host:port;host:port.",
+        ),
+        option(
+            "--broker-name", metavar="NAME", help="With --namesrv: which broker group, if there are several."
+        ),
+        option(
+            "--exec",
+            metavar="KIND=COMMAND",
+            multiple=True,
+            help="With --namesrv: this command injects faults of this kind. {node}, {host}, {port}, "
+            "{address} and {amount} are replaced. May be given several times.",
+        ),
+        option(
+            "--exec-undo",
+            metavar="KIND=COMMAND",
+            multiple=True,
+            help="With --namesrv: this command ends a fault of this kind.",
+        ),
+        flag("--yes", help="With --namesrv: do it. Without this option, only say what would be done."),
     ],
     codes=exit_codes.TRIALS,
     summary="run a group of real processes under faults, and judge it",
     extra="server",
+    wrong=_wrong_trial,
 )
 SUITE = Declared(
     "suite",
