@@ -17,6 +17,7 @@ import pytest
 from dledger.admin.client import AdminClient
 from dledger.client import Message, Producer
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port
+from dledger.local.ports import CLAIM
 
 pytestmark = pytest.mark.slow
 
@@ -62,41 +63,46 @@ os.kill(found["pid"], signal.SIGKILL)
 
 
 class Theirs:
-    """The group of somebody else, with a topic of its own, and the commands that kill and start its
-    brokers."""
+    """The group of somebody else, with a topic of its own, and the commands that kill and start its brokers.
+    Its NameServer knows another group, too."""
 
     def __init__(self, directory: Path) -> None:
         spec = ClusterSpec(base_port=find_base_port(start=25000), group="theirs")
         self.cluster = LocalCluster.create(directory / "group", spec)
+        port = find_base_port(start=spec.base_port + CLAIM)
+        other = ClusterSpec(nodes=1, base_port=port, group="another", namesrv=self.cluster.namesrv_addr)
+        self.other = LocalCluster.create(directory / "other", other)
         (directory / "mine.toml").write_text(SCENARIO)
         (directory / "kill.py").write_text(KILL)
         python, place = shlex.quote(sys.executable), shlex.quote(str(self.cluster.directory))
         self.words = [
             str(directory / "mine.toml"), "--namesrv", self.cluster.namesrv_addr, "--json",
+            "--broker-name", "theirs",
             "--exec", f"kill={python} {directory / 'kill.py'} {place} {{node}}",
             "--exec-undo", f"kill={python} -m dledger restart --dir {place}",
         ]  # fmt: skip
 
     def names(self) -> set[str]:
-        """All topics and groups at the leader, except those of the system."""
+        """All topics and consumer groups, of both groups of brokers."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
-            (master,) = admin.brokers.masters().values()
-            system = {*admin.topics.system_names(master), *admin.groups.configs(master)}
-            return {name for name in admin.topics.names() if name not in system} | {
-                name for name in admin.groups.configs(master) if "trial" in name
-            }
+            found = set(admin.topics.names())
+            for master in admin.brokers.masters().values():
+                found |= {*admin.topics.configs(master).topicConfigTable, *admin.groups.configs(master)}
+            return found
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
     found = Theirs(tmp_path_factory.mktemp("theirs"))
-    found.cluster.start()
     try:
-        found.cluster.create_topic(OTHERS, 1)
+        found.cluster.start()
+        found.other.start()
         with Producer("others", found.cluster.namesrv_addr) as producer:
+            producer.create_topic(OTHERS, 1, "theirs")
             producer.send(Message(OTHERS, b"before the trial"))
         yield found
     finally:
+        found.other.stop()
         found.cluster.stop()
 
 
@@ -177,9 +183,20 @@ def test_an_interrupted_trial_undoes_its_faults_and_deletes_its_names(
     assert not helpers(theirs)
 
 
-def test_a_scenario_that_needs_the_processes_of_others_is_refused(theirs: Theirs) -> None:
+def test_with_several_groups_of_brokers_one_must_be_named(theirs: Theirs) -> None:
     done = subprocess.run(
-        command("rolling-restart", "--namesrv", theirs.cluster.namesrv_addr, "--yes"),
+        command("transfers", "--namesrv", theirs.cluster.namesrv_addr),
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (
+        done.returncode == 2 and "which broker group is meant; registered are: another, theirs" in done.stderr
+    )
+
+
+def test_a_scenario_that_needs_the_processes_of_others_is_refused(theirs: Theirs) -> None:
+    where = ["--namesrv", theirs.cluster.namesrv_addr, "--broker-name", "theirs"]
+    done = subprocess.run(
+        command("rolling-restart", *where, "--yes"),
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "rolling-restart: the processes" in done.stderr

@@ -43,35 +43,31 @@ def scenario(*kinds: str, **more: object) -> Scenario:
     return Scenario("mine", "p.", "m.", faults=faults, **more)  # type: ignore[arg-type]
 
 
-def reachable() -> str:
-    return ""
-
-
 # What is refused
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop", "wipe", "partition", "disk-full", "power-loss", "bit-flip"])
 def test_faults_of_processes_disks_and_networks_of_others_need_a_command(kind: str) -> None:
     with pytest.raises(WrongUsage, match=f"{kind}: the processes, .* are not touched.*--exec {kind}="):
-        plan_attachment(scenario("transfer", kind), {}, {}, reachable)
-    plan = plan_attachment(scenario("transfer", kind), {kind: Template("x {node}")}, {}, reachable)
+        plan_attachment(scenario("transfer", kind), {}, {}, "")
+    plan = plan_attachment(scenario("transfer", kind), {kind: Template("x {node}")}, {}, "")
     assert "x {node}, and nothing in the end" in "\n".join(describe(GROUP, plan))
 
 
 def test_all_faults_that_are_refused_are_named_at_once() -> None:
     with pytest.raises(WrongUsage, match=r"kill: .*; stop: .*; kill-namesrv: "):
-        plan_attachment(library()["mixed"], {"terminate": Template("x")}, {}, reachable)
+        plan_attachment(library()["mixed"], {"terminate": Template("x")}, {}, "")
 
 
 def test_a_transfer_needs_the_log_port_or_a_command() -> None:
     with pytest.raises(WrongUsage, match="transfer: the log port of the group cannot be used: no answer"):
-        plan_attachment(scenario("transfer"), {}, {}, lambda: "no answer")
-    plan_attachment(scenario("transfer"), {"transfer": Template("x")}, {}, lambda: "no answer")
-    plan_attachment(scenario("slow-link"), {}, {}, lambda: "no answer")
+        plan_attachment(scenario("transfer"), {}, {}, "no answer")
+    plan_attachment(scenario("transfer"), {"transfer": Template("x")}, {}, "no answer")
+    plan_attachment(scenario("slow-link"), {}, {}, "no answer")
 
 
 def test_clients_that_change_what_others_use_are_left_out_and_the_plan_says_so() -> None:
-    plan = plan_attachment(library()["transfers"], {}, {}, reachable)
+    plan = plan_attachment(library()["transfers"], {}, {}, "")
     assert plan.scenario.clients == ("probe", "producers", "pull", "push")
     assert plan.scenario.send == "plain"
     text = "\n".join(describe(GROUP, plan))
@@ -85,17 +81,17 @@ def test_clients_that_change_what_others_use_are_left_out_and_the_plan_says_so()
     ):
         assert said in text
     with pytest.raises(WrongUsage, match=r"none of the clients of mine \(topics, users\) may run"):
-        plan_attachment(scenario("transfer", clients=("topics", "users")), {}, {}, reachable)
+        plan_attachment(scenario("transfer", clients=("topics", "users")), {}, {}, "")
 
 
 def test_each_trial_has_a_namespace_of_its_own() -> None:
-    plans = [plan_attachment(scenario("transfer"), {}, {}, reachable) for _ in range(2)]
+    plans = [plan_attachment(scenario("transfer"), {}, {}, "") for _ in range(2)]
     assert plans[0].namespace != plans[1].namespace
 
 
 def test_only_faults_of_the_trials_own_links_need_the_proxy() -> None:
     commands = {"flaky": Template("x")}
-    plan = plan_attachment(scenario("flaky", "slow-link", "transfer"), commands, {}, reachable)
+    plan = plan_attachment(scenario("flaky", "slow-link", "transfer"), commands, {}, "")
     assert plan.link_kinds == ["slow-link"]
 
 
@@ -114,7 +110,7 @@ def test_only_faults_of_the_trials_own_links_need_the_proxy() -> None:
 def test_commands_that_fit_nothing_are_refused(given: list[str], undo: list[str], said: str) -> None:
     with pytest.raises(WrongUsage, match=said):
         commands, ends = parse_commands("--exec", given), parse_commands("--exec-undo", undo)
-        plan_attachment(scenario("stop"), commands, ends, reachable)
+        plan_attachment(scenario("stop"), commands, ends, "")
 
 
 @pytest.mark.parametrize(

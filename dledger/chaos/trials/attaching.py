@@ -54,10 +54,13 @@ class FoundGroup:
     namesrv: str
     broker_name: str
     brokers: Mapping[str, str]
-    """Maps each node to the address (host:port) at which clients find it."""
+    """Maps each node that votes to the address (host:port) at which clients find it."""
     log_ports: Mapping[str, str]
-    """Maps each node to the address at which its peers find it (dLegerPeers)."""
+    """Maps each node to the address at which its peers find it."""
     flush: str
+    """flushDiskType of the brokers."""
+    why_no_transfer: str = ""
+    """Why leadership cannot be transferred from here; empty if it can."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +84,25 @@ class Attachment:
 
 
 def find_group(namesrv: str, broker_name: str | None) -> FoundGroup:
-    """Ask the NameServers for the broker group, and each of its brokers for its settings. Raises WrongUsage
-    if it is not clear which group is meant, and ClusterError if a broker does not answer, or is not one of
-    this project's."""
+    """Ask the NameServers for the broker group, each of its brokers for its settings, and the group for its
+    voters. Raises WrongUsage if it is not clear which group is meant, and ClusterError if a broker does not
+    answer, or is not one of this project's."""
     try:
         with AdminClient(namesrv, ClientOptions(request_timeout_s=5.0)) as admin:
             groups = {group.brokerName: group for group in admin.brokers.cluster().groups()}
             known = ", ".join(sorted(groups)) or "none"
             if broker_name is None and len(groups) != 1:
-                raise WrongUsage(f"the NameServers know several broker groups: give --broker-name: {known}")
+                raise WrongUsage(f"--broker-name says which broker group is meant; registered are: {known}")
             name = broker_name or next(iter(groups))
             if name not in groups:
-                raise WrongUsage(f"--broker-name {name}: the NameServers know {known}")
+                raise WrongUsage(f"--broker-name {name}: registered are: {known}")
             settings = {
                 address: admin.brokers.settings(address) for address in groups[name].brokerAddrs.values()
             }
     except ClientError as error:
         raise ClusterError(str(error)) from error
+    if not settings:
+        raise ClusterError(f"no broker of {name} is registered: start them first")
     for address, found in settings.items():
         if not found.get("dLegerSelfId") or not found.get("dLegerPeers"):
             raise ClusterError(f"{address} is not a broker of a replicated group of this project")
@@ -106,40 +111,42 @@ def find_group(namesrv: str, broker_name: str | None) -> FoundGroup:
         log_ports = parse_peers(one["dLegerPeers"])
     except ConfigError as error:
         raise ClusterError(str(error)) from error
-    brokers = {found["dLegerSelfId"]: address for address, found in sorted(settings.items())}
+    voters, why = asyncio.run(_ask_voters(log_ports))
+    log_ports = voters or log_ports
+    brokers = {found["dLegerSelfId"]: address for address, found in settings.items()}
     if missing := sorted(log_ports.keys() - brokers.keys()):
         raise ClusterError(
             f"{', '.join(missing)} of {name} did not register at the NameServers: a trial begins with a "
             "whole group, so start them first"
         )
     flush = one.get("flushDiskType", "SYNC_FLUSH")
-    return FoundGroup(namesrv, name, dict(sorted(brokers.items())), log_ports, flush)
+    return FoundGroup(
+        namesrv, name, {node: brokers[node] for node in sorted(log_ports)}, log_ports, flush, why
+    )
 
 
-def why_no_transfer(group: FoundGroup) -> str:
-    """Why leadership cannot be transferred from here; empty if it can. Asks the group for its members."""
+async def _ask_voters(log_ports: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Ask the group at these log ports for its voters: node -> address of its log port. Returns none of them,
+    and the reason, if the group does not answer."""
     env = production_env("trial")
-
-    async def ask() -> None:
-        async with DLedgerClient(env, group.log_ports, TRANSFER_S) as client:
-            await client.members()
-
     try:
-        asyncio.run(ask())
+        async with DLedgerClient(env, log_ports, TRANSFER_S) as client:
+            members = (await client.members())["members"]
     except (RequestFailed, OSError, TimeoutError) as error:
-        return str(error)
+        return {}, str(error)
     finally:
         env.workers.close()
-    return ""
+    return {row["id"]: row["address"] for row in members if row["role"] == "voter"}, ""
 
 
 def plan_attachment(
     scenario: Scenario,
     commands: Mapping[str, Template],
     undo_commands: Mapping[str, Template],
-    why_no_transfer: Callable[[], str],
+    why_no_transfer: str,
 ) -> Attachment:
-    """Decide what of a scenario is done at a group of others. Raises WrongUsage if a fault cannot be
+    """Decide what of a scenario is done at a group of others. `why_no_transfer` is empty if leadership can be
+    transferred. Raises WrongUsage if a fault cannot be
     injected, or if a command fits no fault."""
     kinds = list(dict.fromkeys(fault.kind for fault in scenario.faults))
     if unused := sorted(commands.keys() - set(kinds)):
@@ -152,8 +159,8 @@ def plan_attachment(
     for kind in kinds:
         if kind not in commands and kind != TRANSFER and kind not in LINKS:
             reasons[kind] = "the processes, disks and networks of others are not touched"
-    if TRANSFER in kinds and TRANSFER not in commands and (why := why_no_transfer()):
-        reasons[TRANSFER] = f"the log port of the group cannot be used: {why}"
+    if TRANSFER in kinds and TRANSFER not in commands and why_no_transfer:
+        reasons[TRANSFER] = f"the log port of the group cannot be used: {why_no_transfer}"
     if reasons:
         listed = "; ".join(f"{kind}: {why}" for kind, why in reasons.items())
         example = next(iter(reasons))

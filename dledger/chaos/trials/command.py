@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dledger.chaos.failover import percentile
 from dledger.chaos.trials.attaching import describe as describe_attachment
-from dledger.chaos.trials.attaching import find_group, plan_attachment, why_no_transfer
+from dledger.chaos.trials.attaching import find_group, plan_attachment
 from dledger.chaos.trials.client_proxy import DivertedLoop
 from dledger.chaos.trials.conductor import run_on, run_trial
 from dledger.chaos.trials.executed import parse_commands
@@ -85,7 +85,7 @@ def run_attached(scenario: Scenario, args: Options) -> int:
             scenario,
             parse_commands("--exec", args.exec),
             parse_commands("--exec-undo", args.exec_undo),
-            lambda: why_no_transfer(group),
+            group.why_no_transfer,
         )
     except ClusterError as error:
         print(f"chaos run: {error}", file=sys.stderr)

@@ -69,7 +69,8 @@ def _what_was_done(result: Result) -> Markup:
         f"brokers with {result.flush}. The clients were: {', '.join(result.clients)}."
     )
     aim = f"The aim: {result.must_hold} What was judged is listed at the end."
-    when = f"Begun {result.began}, with {result.program}." if result.began else ""
+    where = f", at {result.group}" if result.group else ""
+    when = f"Begun {result.began}, with {result.program}{where}." if result.began else ""
     words = f"<p>{text(said)}</p><p>{text(aim)}</p><p class=note>{text(when)}</p>"
     faults = table(("fault", "times", "what it is"), rows)
     errors = [(one.begin_s, one.kind, one.error) for one in result.faults if one.error]

@@ -145,6 +145,8 @@ FAILOVER = Declared(
     ],
     codes=exit_codes.FAILOVERS,
     summary="measure failovers of a group of real processes",
+    epilog="It measures with bare sockets in a process of its own. `dledger chaos run kill-leader-idle`, "
+    "kill-leader-loaded and pause-leader do the same with our client, judge the log, and write a report.",
     extra="server",
 )
 REPLACE = Declared(
@@ -160,6 +162,8 @@ REPLACE = Declared(
     ],
     codes=exit_codes.FAILOVERS,
     summary="replace members of a group of real processes under load",
+    epilog="It measures the longest pause of writes with bare sockets. `dledger chaos run replace-node` "
+    "wipes nodes under all kinds of clients, judges the log, and writes a report.",
     extra="server",
 )
 LIST = Declared(
