@@ -104,6 +104,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
     "dledger/chaos/stores.py": "reads the files of real processes",
     "dledger/chaos/failover.py": "drives real processes",
+    "dledger/chaos/line_process.py": "drives real processes",
     "dledger/chaos/trials/*": "drives real processes",
     "dledger/chaos/flight_replay.py": "outer shell",
     "dledger/chaos/replacement.py": "drives real processes",

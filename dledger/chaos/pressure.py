@@ -30,6 +30,8 @@ from dledger.client.options import ClientOptions
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.producer_options import ProducerOptions
 
+LOAD_TOPIC = "Load"
+"""The topic to which trials and measurements let this process send."""
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024
 """Smallest number of queue offsets by which the table of a queue (`_places`) grows."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.scenarios.broker_clients import ORDERLY_GROUP, PULL_GROUP, PUSH_GROUP
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,

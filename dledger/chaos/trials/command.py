@@ -16,14 +16,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from dledger.chaos.failover import percentile
 from dledger.chaos.trials.attaching import describe as describe_attachment
 from dledger.chaos.trials.attaching import find_group, plan_attachment
 from dledger.chaos.trials.client_proxy import DivertedLoop
 from dledger.chaos.trials.conductor import run_on, run_trial
 from dledger.chaos.trials.executed import parse_commands
 from dledger.chaos.trials.page import report
-from dledger.chaos.trials.result import Result, times_of
+from dledger.chaos.trials.result import Result, percentile, times_of
 from dledger.chaos.trials.scenario import MAX_SECONDS, Scenario, ScenarioError, library, parse_scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage

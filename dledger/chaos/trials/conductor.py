@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dledger.chaos.failover import LOAD_TOPIC, Helper
 from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.line_process import LineProcess
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.scenarios.broker_clients import Planned, Producer
 from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
@@ -137,15 +138,15 @@ class Trial:
         return found | ({LOAD_TOPIC: LOAD_QUEUES} if self._scenario.load else {})
 
     @asynccontextmanager
-    async def _load(self) -> AsyncIterator[Helper | None]:
+    async def _load(self) -> AsyncIterator[LineProcess | None]:
         if not self._scenario.load:
             yield None
             return
         options = ["--window", str(self._scenario.load), "--namespace", self._system.namespace]
-        with Helper("dledger.chaos.pressure", self._system.namesrv_addr, LOAD_TOPIC, *options) as helper:
+        with LineProcess("dledger.chaos.pressure", self._system.namesrv_addr, LOAD_TOPIC, *options) as helper:
             yield helper
 
-    async def _play(self, load: Helper | None) -> None:
+    async def _play(self, load: LineProcess | None) -> None:
         """Clients, faults and the end phase."""
         self._stage.begin()
         async with asyncio.TaskGroup() as tasks:
@@ -235,7 +236,7 @@ class Trial:
 
     # The end
 
-    async def _end(self, load: Helper | None) -> None:
+    async def _end(self, load: LineProcess | None) -> None:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
         await self._in_thread(self._system.heal)

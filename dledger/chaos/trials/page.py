@@ -12,11 +12,10 @@ from math import inf
 
 from dledger.audit.findings import Severity
 from dledger.audit.html import Markup, banner, join, page, section, table, text
-from dledger.chaos.failover import percentile
 from dledger.chaos.trials import charts
 from dledger.chaos.trials.charts import Mark, Scale, Span
 from dledger.chaos.trials.nemeses import NEMESES
-from dledger.chaos.trials.result import BIN_S, Result, times_of
+from dledger.chaos.trials.result import BIN_S, Result, percentile, times_of
 from dledger.chaos.trials.system import Seen
 
 DOCUMENTATION = "docs/howto/chaos.md"

@@ -148,6 +148,11 @@ def _longest_pause_ms(probes: Sequence[Send], begin: float, end: float) -> float
     return round(max(pauses, default=0.0) / 1e6, 1)
 
 
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest of the ordered values that is not exceeded by this share (0 to 1) of the values."""
+    return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1))]
+
+
 def times_of(failovers: Sequence[Failover]) -> list[float]:
     """The times of the failovers that were over before the clients ended, in ms, ascending."""
     return sorted(one.ms for one in failovers if one.ms is not None)
