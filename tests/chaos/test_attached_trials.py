@@ -67,7 +67,8 @@ class Theirs:
     Its NameServer knows another group, too."""
 
     def __init__(self, directory: Path) -> None:
-        spec = ClusterSpec(base_port=find_base_port(start=25000), group="theirs")
+        strict = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+        spec = ClusterSpec(base_port=find_base_port(start=25000), group="theirs", broker=strict)
         self.cluster = LocalCluster.create(directory / "group", spec)
         port = find_base_port(start=spec.base_port + CLAIM)
         other = ClusterSpec(nodes=1, base_port=port, group="another", namesrv=self.cluster.namesrv_addr)

@@ -19,6 +19,7 @@ from dledger.audit.store_directory import StoreError
 from dledger.chaos.scenarios.broker_clients import FIRST_TOPIC
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.attaching import LINKS, Attachment, FoundGroup
+from dledger.chaos.trials.checkers import GROUPS
 from dledger.chaos.trials.client_proxy import ClientProxy
 from dledger.chaos.trials.evidence import Evidence
 from dledger.chaos.trials.executed import Runner
@@ -28,6 +29,7 @@ from dledger.chaos.trials.nemeses import TRANSFER_S
 from dledger.chaos.trials.node_logs import Line
 from dledger.chaos.trials.system import SystemUnderTest, Undo
 from dledger.client.errors import ClientError
+from dledger.client.namespaces import with_namespace
 from dledger.client.options import ClientOptions
 from dledger.client.producing.producer import AsyncProducer
 from dledger.formats.addresses import split_address
@@ -35,6 +37,7 @@ from dledger.lake.log_reading import GroupLog
 from dledger.local.cluster import ClusterError
 from dledger.local.placement import NAMESRV
 from dledger.peers.log_client import DLedgerClient
+from dledger.remoting.bodies import SubscriptionGroupConfig
 from dledger.runtime.env import production_env
 
 FIRST_QUEUES = 8
@@ -88,7 +91,8 @@ class AttachedGroup(SystemUnderTest):
         return self._group.namesrv
 
     def start(self, topics: Mapping[str, int]) -> None:
-        """Note where the log of the trial begins, and create the topics."""
+        """Note where the log of the trial begins, and create the topics and consumer groups: the brokers may
+        be set to make none by themselves."""
         try:
             self._watching = self._clients.enter_context(AdminClient(self._group.namesrv, WATCHING))
             self._clients.enter_context(self._log)
@@ -98,6 +102,7 @@ class AttachedGroup(SystemUnderTest):
                 return
             self._creates = True
             asyncio.run(self._create({FIRST_TOPIC: FIRST_QUEUES, **topics}))
+            self._create_groups()
         except (ClientError, StoreError) as error:
             raise ClusterError(f"{self.where}: {error}") from error
 
@@ -106,6 +111,14 @@ class AttachedGroup(SystemUnderTest):
         async with AsyncProducer("trial", self._group.namesrv, client=options) as producer:
             for topic, queues in topics.items():
                 await producer.create_topic(topic, queues, self.broker_name)
+
+    def _create_groups(self) -> None:
+        kinds = self._attachment.scenario.clients
+        with AdminClient(self._group.namesrv) as admin:
+            master = admin.brokers.masters(broker_name=self.broker_name)[self.broker_name]
+            for name in dict.fromkeys(GROUPS[kind] for kind in kinds if kind in GROUPS):
+                config = SubscriptionGroupConfig(groupName=with_namespace(name, self.namespace))
+                admin.groups.put(master, config)
 
     # What happens
 
