@@ -109,6 +109,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/dashboard/program.py": "outer shell",
     "dledger/dashboard/server.py": "reads files of its own package",
     "dledger/dashboard/wording.py": "reads files of its own package",
+    "dledger/chaos/line_process.py": "drives real processes",
     "dledger/chaos/trials/*": "drives real processes",
     "dledger/chaos/flight_replay.py": "outer shell",
     "dledger/chaos/replacement.py": "drives real processes",

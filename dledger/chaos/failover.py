@@ -32,13 +32,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from dledger.chaos.failover_clock import TOPIC
 from dledger.chaos.lateness import Lateness
+from dledger.chaos.line_process import LineProcess
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.trials.node_logs import parse_line
+from dledger.chaos.trials.result import percentile
 from dledger.local.cluster import (
     MIB,
-    PACKAGES,
     ClusterError,
     ClusterSpec,
     LocalCluster,
@@ -47,8 +50,6 @@ from dledger.local.cluster import (
 )
 from dledger.runtime.options import Options
 
-TOPIC = "Probe"
-LOAD_TOPIC = "Load"
 LIMIT_S = 30.0
 """Longest time of one failover, in seconds. A longer failover ends the run."""
 STOPPED_S = 10.0
@@ -109,67 +110,6 @@ def run(args: Options) -> int:
     return 1 if args.check and not report["within_budget"] else 0
 
 
-class Helper:
-    """A helper process. It reads requests as lines, and answers each with a line of JSON."""
-
-    def __init__(self, *command: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=PACKAGES,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            start_new_session=True,  # Ctrl-C must not reach the helper: this process ends it
-        )
-
-    def __enter__(self) -> Helper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _end(self._process)
-
-    def say(self, line: str) -> None:
-        """Send a request; `answer` reads the answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """Read the next line of the process. Raises TimeoutError if no line comes within LIMIT_S."""
-        line = _read_line(self._process.stdout, LIMIT_S)
-        value = json.loads(line)
-        assert isinstance(value, dict)
-        return value
-
-    def ask(self, line: str) -> dict[str, Any]:
-        """Send a request and read its answer."""
-        self.say(line)
-        return self.answer()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.close()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()
-
-
-def _read_line(stream: IO[str] | None, limit_s: float) -> str:
-    assert stream is not None
-    ready, _, _ = select.select([stream], [], [], limit_s)
-    if not ready:
-        raise TimeoutError(f"no acknowledgement within {limit_s:g} s")
-    line = stream.readline()
-    if not line:
-        raise TimeoutError("the helper process ended")
-    return line
-
-
 class Measurement:
     """Runs the rounds on one group. A new group is made when the stores grow too large."""
 
@@ -199,12 +139,12 @@ class Measurement:
         while len(self.rounds) < self._args.kills:
             with self._group() as group, ExitStack() as stack:
                 addresses = [group.addr(node) for node in group.spec.node_ids]
-                probe = stack.enter_context(Helper("dledger.chaos.failover_clock", TOPIC, *addresses))
-                load: Helper | None = None
+                probe = stack.enter_context(LineProcess("dledger.chaos.failover_clock", TOPIC, *addresses))
+                load: LineProcess | None = None
                 if self._args.load:
                     window = ["--window", str(self._args.window)]
                     load = stack.enter_context(
-                        Helper("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC, *window)
+                        LineProcess("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC, *window)
                     )
                 probe.say(f"since {time.monotonic()}")
                 probe.answer()
@@ -236,7 +176,7 @@ class Measurement:
         finally:
             group.stop()
 
-    def _rounds(self, group: LocalCluster, probe: Helper, load: Helper | None) -> None:
+    def _rounds(self, group: LocalCluster, probe: LineProcess, load: LineProcess | None) -> None:
         while len(self.rounds) < self._args.kills:
             if _size(group.directory / "store") > MAX_STORE_BYTES:
                 return
@@ -250,7 +190,7 @@ class Measurement:
             if sys.stderr.isatty():
                 print(f"\r{len(self.rounds)}/{self._args.kills}: {done.ms:.0f} ms  ", end="", file=sys.stderr)
 
-    def _round(self, group: LocalCluster, probe: Helper, load: Helper | None) -> Round:
+    def _round(self, group: LocalCluster, probe: LineProcess, load: LineProcess | None) -> Round:
         node = group.wait_leader()
         states = {other: group.state(other) for other in group.spec.node_ids}
         logs = {other: _Tail(group, other) for other in group.spec.node_ids if other != node}
@@ -408,11 +348,6 @@ def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_m
             if -5 <= ms <= until_ms:
                 found.append((ms, f"{ms:7.0f} ms {log.node} {parsed[1]}"))
     return [text for _, text in sorted(found)]
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of the ordered values that is not exceeded by this share (0 to 1) of the values."""
-    return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1))]
 
 
 def histogram(times: Sequence[float]) -> dict[str, int]:

@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from dledger.formats.addresses import split_address
 from dledger.local import wire
 
+TOPIC = "Probe"
+"""The topic to which measurements let the probe send."""
 SEND_MESSAGE_V2 = 310
 DEADLINE_S = 0.005
 """How long one try waits for its acknowledgement, in seconds."""

@@ -1,7 +1,7 @@
 """A process that sends messages as load. The load can be turned on and off. While it is on, as many messages
 are in flight as the window allows.
 
-    python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
+    python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024] [--namespace NAME]
 
 It reads commands on standard input, one on each line, and answers each with one line of JSON. Every answer
 has the numbers of messages that were acknowledged (`acked`) and that `failed`.
@@ -26,9 +26,12 @@ import click
 from dledger.client.consuming.pull_consumer import AsyncPullConsumer
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, MessageQueue, SendResult
+from dledger.client.options import ClientOptions
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.producer_options import ProducerOptions
 
+LOAD_TOPIC = "Load"
+"""The topic to which trials and measurements let this process send."""
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024
 """Smallest number of queue offsets by which the table of a queue (`_places`) grows."""
@@ -109,14 +112,15 @@ class Pressure:
             self._idle.set()
 
 
-async def main(namesrv: str, topic: str, window: int, size: int) -> None:
+async def main(namesrv: str, topic: str, window: int, size: int, namespace: str) -> None:
     """Execute commands until standard input is closed."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
+    client = ClientOptions(namespace=namespace)
     loop.add_reader(sys.stdin.fileno(), lambda: lines.put_nowait(sys.stdin.readline()))
     async with (
-        AsyncProducer("PG_pressure", namesrv, ProducerOptions(compress_over=0)) as producer,
-        AsyncPullConsumer("CG_pressure", namesrv) as consumer,
+        AsyncProducer("PG_pressure", namesrv, ProducerOptions(compress_over=0), client) as producer,
+        AsyncPullConsumer("CG_pressure", namesrv, client=client) as consumer,
     ):
         await producer.queues(topic)
         await consumer.queues(topic)
@@ -141,9 +145,10 @@ async def main(namesrv: str, topic: str, window: int, size: int) -> None:
 @click.argument("topic")
 @click.option("--window", type=int, default=64)
 @click.option("--size", type=int, default=1024)
-def command(namesrv: str, topic: str, window: int, size: int) -> None:
+@click.option("--namespace", default="")
+def command(namesrv: str, topic: str, window: int, size: int, namespace: str) -> None:
     """The command line of the process that `dledger chaos` starts."""
-    asyncio.run(main(namesrv, topic, window, size))
+    asyncio.run(main(namesrv, topic, window, size, namespace))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dledger.chaos.failover import LOAD_TOPIC, TOPIC, Helper
+from dledger.chaos.failover_clock import TOPIC
+from dledger.chaos.line_process import LineProcess
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
@@ -97,8 +99,8 @@ class Replacements:
             group.create_topic(TOPIC, 1)
             group.create_topic(LOAD_TOPIC, 4)
             addresses = [wider.addr(node) for node in wider.spec.node_ids]
-            probe = stack.enter_context(Helper("dledger.chaos.failover_clock", TOPIC, *addresses))
-            load = stack.enter_context(Helper("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
+            probe = stack.enter_context(LineProcess("dledger.chaos.failover_clock", TOPIC, *addresses))
+            load = stack.enter_context(LineProcess("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
             self._fill(load)
             if self._args.load:
                 load.ask("on")
@@ -112,14 +114,14 @@ class Replacements:
             counts = probe.ask("count")
             self.lost = counts["acked"] - counts["places"] + load.ask("check")["lost"]
 
-    def _fill(self, load: Helper) -> None:
+    def _fill(self, load: LineProcess) -> None:
         wanted = self._args.mib * 1024
         load.ask("on")
         while load.ask("count")["acked"] < wanted:
             time.sleep(0.1)
         load.ask("off")
 
-    def _measure(self, way: str, probe: Helper, replace: Callable[[], None]) -> None:
+    def _measure(self, way: str, probe: LineProcess, replace: Callable[[], None]) -> None:
         began = time.monotonic()
         replace()
         took = time.monotonic() - began

@@ -185,7 +185,9 @@ FAILOVERS = _actions(
     "Failovers and replacements", "it failed, something was lost, or (with --check) it was outside the budget"
 )
 TRIALS = _actions(
-    "Trials of real processes", "a rule was broken, or the group did not start", done="every rule holds"
+    "Trials of real processes",
+    "a rule was broken, the group did not start, or --yes is missing: it only said what it would do",
+    done="every rule holds",
 )
 REPLAY = ExitCodes(
     "Replays of a flight recording",

@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from dledger.chaos.failover import LOAD_TOPIC, Helper
+from dledger.chaos.line_process import LineProcess
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.conductor import LOAD_QUEUES
 from dledger.chaos.trials.scenario import FaultSpec, Scenario
@@ -58,7 +59,7 @@ async def turn(kind: str, window: int, seconds: float, directory: Path) -> float
         if kind != "bare":
             watchers = [asyncio.create_task(arena.watch(node), name=f"watch-{node}") for node in arena.nodes]
         address = arena.cluster.namesrv_addr
-        with Helper("dledger.chaos.pressure", address, LOAD_TOPIC, "--window", str(window)) as load:
+        with LineProcess("dledger.chaos.pressure", address, LOAD_TOPIC, "--window", str(window)) as load:
             await asyncio.to_thread(load.ask, "on")
             await asyncio.sleep(2.0)
             before, began = (await asyncio.to_thread(load.ask, "count"))["acked"], arena.elapsed_s()

@@ -13,7 +13,6 @@ import pytest
 from dledger.chaos.scenarios.broker_history import Receipt, Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.trials import command, suite
-from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.charts import Scale
 from dledger.chaos.trials.checkers import Verdict
 from dledger.chaos.trials.command import describe, find_scenario, write_report
@@ -22,6 +21,7 @@ from dledger.chaos.trials.node_logs import Line, Parts, parts_of, read_lines
 from dledger.chaos.trials.page import report, spans_of
 from dledger.chaos.trials.result import Done, Failover, Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
+from dledger.chaos.trials.system import Seen
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
 
@@ -152,6 +152,16 @@ def test_a_failover_ends_with_a_message_that_was_sent_after_the_fault() -> None:
     (found,) = failovers_of(faults, sends, lines)
     assert (found.ms, found.node) == (80.0, "n0")
     assert found.parts == Parts(3.0, 20.0, 30.0)
+
+
+def test_a_failover_by_a_command_is_the_longest_pause_since_the_command_began() -> None:
+    fault = Injected("kill", "leader", ("n0",), 2.0, 6.0, command_s=1.5)
+    sends = [_probe(1.8, 1.9), _probe(2.0, 2.01), _probe(2.4, 2.5), _probe(2.5, 2.55), _probe(2.6, 2.9)]
+    (open_one,) = failovers_of([fault], sends, [])
+    assert open_one.ms is None, "no message was sent after the end of the command"
+    sends += [_probe(2.95, 3.2), _probe(3.3, 3.55), _probe(3.6, 3.7), _probe(3.8, 9.0)]
+    (found,) = failovers_of([fault], sends, [])
+    assert found.ms == 490.0
 
 
 def test_lines_of_the_killed_node_itself_do_not_count() -> None:

@@ -25,8 +25,9 @@ from dledger.chaos.scenarios.broker_history import (
 )
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS
-from dledger.chaos.scenarios.client_stage import BROKER_NAME, ClientStage
+from dledger.chaos.scenarios.client_stage import ClientStage
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.reset_judge import Reset
@@ -39,6 +40,7 @@ from dledger.client.consuming.push_consumer import AsyncPushConsumer
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listeners import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from dledger.client.namespaces import without_namespace
 from dledger.client.options import ClientOptions
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.producer_options import ProducerOptions
@@ -103,7 +105,15 @@ class Program:
 
     def options(self) -> ClientOptions:
         """The options of this machine's client."""
-        return ClientOptions(client_ip=self._stage.client_address(self.name), redirect=self.redirect)
+        return ClientOptions(
+            client_ip=self._stage.client_address(self.name),
+            redirect=self.redirect,
+            namespace=self._stage.namespace,
+        )
+
+    def place_of(self, queue: MessageQueue) -> Queue:
+        """A queue as the history names it: without the namespace."""
+        return without_namespace(queue.topic, self._stage.namespace), queue.queue_id
 
     def now(self) -> int:
         """The time of the run as this process sees it, in ns."""
@@ -214,7 +224,7 @@ class Producer(Planned):
                     send = await self._one(producer, topic, 100)
                     await asyncio.sleep(0.05)
                     if send.outcome == ACKNOWLEDGED and send.topic == topic:
-                        self._last.append(MessageQueue(topic, BROKER_NAME, send.queue))
+                        self._last.append(MessageQueue(topic, self._stage.broker_name, send.queue))
                         break
         self.last_sent = True
 
@@ -376,7 +386,7 @@ class Operator(Planned):
         elections = stage.elections
         try:
             offsets = QueueOffsets(producer._core)
-            reset.told = await offsets.reset(topic, BROKER_NAME, group, 0)
+            reset.told = await offsets.reset(topic, stage.broker_name, group, 0)
             reset.outcome = ACKNOWLEDGED
             if stage.elections > elections:
                 stage.marks.reach("offsets were reset while the leader changed")
@@ -394,7 +404,7 @@ class Consumer(Program):
 
     def handed(self, life: int, message: ReceivedMessage) -> None:
         """Note a message that the client handed to the program."""
-        queue = (message.queue.topic, message.queue.queue_id)
+        queue = self.place_of(message.queue)
         self._history.received(
             Receipt(
                 self.group,
@@ -452,13 +462,13 @@ class PullReader(Consumer):
     def _stands(self, queue: MessageQueue, offset: int, begin: int) -> None:
         if self.lives > 1 and offset > 0:
             self._stage.marks.reach("a consumer went on where its group had been")
-        self._history.positions.append(Position(self.group, (queue.topic, queue.queue_id), offset, begin))
+        self._history.positions.append(Position(self.group, self.place_of(queue), offset, begin))
 
     async def _commit(self, consumer: AsyncPullConsumer) -> None:
         """Commit each queue in a request of its own, so that each outcome is known. Sometimes ask for the
         committed offset."""
         for queue in consumer.assignment:
-            key = (queue.topic, queue.queue_id)
+            key = self.place_of(queue)
             offset = consumer.position(queue)
             if self._stage.measured:
                 return
@@ -467,7 +477,7 @@ class PullReader(Consumer):
             commit = Commit(self.group, key, offset, self.now())
             self._history.commits.append(commit)
             try:
-                await consumer._offsets.commit(queue, self.group, offset, sets_back=False)
+                await consumer._offsets.commit(queue, consumer.group, offset, sets_back=False)
             except ClientError:
                 commit.outcome, commit.end = UNKNOWN, self.now()
                 continue
@@ -557,7 +567,7 @@ class OrderlyWorker(Consumer):
                 await asyncio.sleep(env.random.uniform(*STAY_S))
 
     async def _handle(self, env: Env, life: int, message: ReceivedMessage) -> ConsumeOrderlyStatus | None:
-        queue = (message.queue.topic, message.queue.queue_id)
+        queue = self.place_of(message.queue)
         term = self._stage.leader_term()
         turn = Turn(self.group, self.name, life, queue, message.queue_offset, self.now(), term)
         self._history.turns.append(turn)

@@ -22,7 +22,7 @@ from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import tags_code
 from dledger.formats.properties import FIRST_POP_TIME, REAL_TOPIC, TAGS, decode_properties
-from dledger.formats.record import COMPRESSED, decode_record
+from dledger.formats.record import COMPRESSED, Record, decode_record
 
 Kept = TypeVar("Kept")
 
@@ -142,7 +142,9 @@ class BrokerReplay:
             self._operation(msgpack.unpackb(decode_record(record).body, strict_map_key=False))
 
     def _message(self, header: EntryHeader, data: bytes) -> None:
-        record = decode_record(data)
+        self._stored(header, decode_record(data))
+
+    def _stored(self, header: EntryHeader, record: Record) -> None:
         queue = (record.topic, record.queue_id)
         position = header.pos + HEADER_SIZE
         if record.physical_offset != position:

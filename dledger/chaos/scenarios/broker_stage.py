@@ -262,6 +262,14 @@ class BrokerStage(Stage):
         return f"{NAMESRV}:{NAMESRV_PORT}"
 
     @property
+    def broker_name(self) -> str:
+        return BROKER_NAME
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    @property
     def resets_in_order(self) -> bool:
         return self.profile.orderly
 

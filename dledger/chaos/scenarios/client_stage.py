@@ -14,7 +14,7 @@ from dledger.chaos.scenarios.marks import Marks
 from dledger.chaos.scenarios.oracle import Queue
 
 BROKER_NAME = "broker-a"
-"""Name of the broker group (`brokerName`) in every run."""
+"""Name of the broker group (`brokerName`) in every run that starts its own group."""
 
 
 class ClientStage(Protocol):
@@ -38,6 +38,15 @@ class ClientStage(Protocol):
     @property
     def namesrv_addr(self) -> str:
         """Addresses of the NameServers, `host:port` each, separated by `;`."""
+
+    @property
+    def broker_name(self) -> str:
+        """Name of the broker group (`brokerName`) that holds the topics of this run."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of all topics and consumer groups of this run at the brokers; empty for none. The
+        history has names without it."""
 
     @property
     def resets_in_order(self) -> bool:

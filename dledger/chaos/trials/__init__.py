@@ -6,7 +6,10 @@ the same by "lost" or "out of order".
 
 * `scenario`   what a trial does: a short TOML file; those of the project are in `library/`
 * `drawing`    makes the plan of a trial, that is, all operations and faults, from its seed
-* `arena`      the processes of a trial, and what they report about themselves
+* `system`     the system under test, as the other modules see it
+* `arena`      a group of the trial's own: its processes, and what they report about themselves
+* `attached`   a group that others have started; `attaching` finds it and says what may be done to it,
+  `client_proxy` breaks the links of clients, `executed` runs commands of the user, `live_log` reads its log
 * `client_kinds`  the table of all kinds of clients
 * `log_reader`  a client that reads the log itself
 * `other_clients`  the Java and Go clients of Apache RocketMQ; `other_tools` starts the programs in `others/`

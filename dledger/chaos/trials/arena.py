@@ -1,34 +1,45 @@
 """The processes of a trial: a NameServer and the brokers of one group, in a directory of their own.
 
 A watcher asks every node for its state again and again (`/health`). So the trial knows who leads, and how
-often the leader changed. The exact times of elections are in the logs of the nodes (`evidence`).
+often the leader changed. The exact times of elections are in the logs of the nodes (`node_logs`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dledger.chaos.flight_replay import replay_path
 from dledger.chaos.replacement import ask
 from dledger.chaos.scenarios.client_stage import BROKER_NAME
+from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
 from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
 from dledger.chaos.trials.disk_nemeses import forget_unsynced
+from dledger.chaos.trials.evidence import Evidence, read_entries
+from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.member_nemeses import settle
 from dledger.chaos.trials.namespaces import NamespaceNetwork, can_make_namespaces
-from dledger.chaos.trials.nemeses import FILES, NETWORK, PROXY, SPARE, needs_of
-from dledger.chaos.trials.network import Network, ProxiedNetwork
+from dledger.chaos.trials.nemeses import FILES, NEMESES, NETWORK, PROXY, SPARE, needs_of
+from dledger.chaos.trials.node_logs import Line, read_lines
 from dledger.chaos.trials.proxy import ProxyNetwork
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.surroundings import Surroundings
+from dledger.chaos.trials.system import SystemUnderTest, Undo
+from dledger.files.offline import InstallUnfinished, StoreUnreadable, node_directory
+from dledger.flight.reading import UnusableRecording
+from dledger.formats.entry import EntryHeader
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
 from dledger.local.placement import LOOPBACK, NAMESRV, Placement
+from dledger.runtime.files import OsFiles
+from dledger.runtime.signals import TERMINATED
 
 SEGMENT_SIZE = 16 * MIB
 KEPT_STORES = 8
@@ -36,10 +47,10 @@ KEPT_STORES = 8
 segments of disk space."""
 DEPARTED = "departed"
 """Directory with the stores of nodes that have left the group."""
-OUTSIDE = "OUTSIDE"
-"""Role of a node that is not a member of the group."""
-WATCH_EVERY_S = 0.1
-"""Pause between two questions to a node, in seconds."""
+AUDIT_LIMIT_S = 600.0
+"""Longest time of the comparison of all stores, in seconds."""
+MAX_LAG = 1 << 62
+"""The audit never warns that a node which has left the group is this many entries behind."""
 SETTINGS: Mapping[str, str] = {
     "transactionTimeOut": str(CHECK_AFTER_MS),
     "transactionCheckInterval": str(CHECK_EVERY_MS),
@@ -51,19 +62,6 @@ SETTINGS: Mapping[str, str] = {
     "flightRecorderMb": "16",
 }
 """Properties of the brokers of every trial. The client programs and the judges rely on these times."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a node said about itself, noted when it changed. `role` is `SILENT` if the node did not answer,
-    and OUTSIDE if it did not because it is no member."""
-
-    at_s: float
-    """Seconds since the beginning of the trial."""
-    node: str
-    role: str
-    term: int
-    serving: bool
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,12 @@ class Ended:
     """When this was noticed, in seconds since the beginning of the trial."""
 
 
-class Arena:
-    """The group of a trial. Methods block, except `watch`."""
+class Arena(SystemUnderTest):
+    """A group of the trial's own. Methods block, except `watch`."""
+
+    broker_name = BROKER_NAME
 
     def __init__(self, directory: Path, scenario: Scenario) -> None:
-        self.size: int = scenario.nodes
-        """Number of members that the group has, except during an exchange of members."""
         kinds = [fault.kind for fault in scenario.faults]
         places_for = scenario.nodes + (SPARE in needs_of(kinds))
         spec = ClusterSpec(
@@ -102,12 +100,11 @@ class Arena:
             flush=scenario.flush,
             broker={**SETTINGS, **scenario.settings},
         )
-        self.nodes: tuple[str, ...] = spec.node_ids
-        """Ids of all nodes; one of them is the spare if members are exchanged."""
+        super().__init__(spec.node_ids)
+        self.size: int = scenario.nodes
+        self.flush: str = scenario.flush
         self.records: bool = spec.broker["flightRecorderMb"] != "0"
         """Whether the nodes keep flight recordings."""
-        self.notes: list[str] = []
-        """What faults report about themselves."""
         self.starting: threading.RLock = threading.RLock()
         """Held while a broker is started. A loss of power holds it, so that nothing starts meanwhile."""
         self._flips = 0
@@ -116,10 +113,6 @@ class Arena:
         """The stores of the nodes that have left the group: at most KEPT_STORES, the latest."""
         places = {node: directory / "surroundings" / node for node in self.nodes}
         faulty = places if FILES in needs_of(kinds) else {}
-        self.network: Network | None = None
-        """How the links between the processes can be broken; None if no fault of the scenario needs it."""
-        self.proxy: ProxiedNetwork | None = None
-        """The network, if it is the proxy."""
         self._make_network(spec, needs_of(kinds))
         if self.network is not None:
             spec = replace(spec, broker={**spec.broker, **self.network.broker_settings})
@@ -130,19 +123,9 @@ class Arena:
             node: Surroundings.create(place, "power-loss" in kinds) for node, place in faulty.items()
         }
         """What can be broken around each node; empty if no fault of the scenario needs it."""
-        self.seen: list[Seen] = []
-        self.elections: int = 0
-        """How many leaders were seen to serve."""
+        self.where: str = f"a group of {scenario.nodes} brokers in {directory}"
         self.ends: list[Ended] = []
         """The processes of brokers that ended, except those that run until the end."""
-        self.closing: bool = False
-        """Whether the trial ends, so that no process may be started any more."""
-        self._struck: dict[int, float] = {}
-        self._began = time.monotonic()
-        self.began_wall: float = time.time()
-        """Wall time of the beginning of the trial, in seconds since the epoch."""
-        self._now: dict[str, Seen] = {}
-        self._last_term = -1
 
     def _make_network(self, spec: ClusterSpec, needs: Collection[str]) -> None:
         if PROXY in needs or (NETWORK in needs and not can_make_namespaces()):
@@ -173,45 +156,115 @@ class Arena:
         if self.network is not None:
             self.network.close()
 
-    # What happens
+    # What the conductor asks for
 
-    def begin(self) -> None:
-        """Begin the time of the trial."""
-        self._began, self.began_wall = time.monotonic(), time.time()
+    @property
+    def namesrv_addr(self) -> str:
+        return self.cluster.namesrv_addr
 
-    def elapsed_s(self) -> float:
-        """Seconds since the beginning of the trial."""
-        return time.monotonic() - self._began
+    def start(self, topics: Mapping[str, int]) -> None:
+        """Start all processes, and create these topics."""
+        with self.starting:
+            if self.closing:
+                return
+            self.cluster.start()
+        for topic, queues in topics.items():
+            self.cluster.create_topic(topic, queues)
 
-    def leader(self) -> str | None:
-        """The node that leads and serves, as far as the watcher knows. Of two, the one with the higher
-        term."""
-        leaders = [one for one in self._now.values() if one.role == "LEADER" and one.serving]
-        return max(leaders, key=lambda one: one.term).node if leaders else None
+    def state(self, node: str) -> Mapping[str, Any]:
+        return self.cluster.state(node)
 
-    def leader_term(self) -> int:
-        """The term of the serving leader. -1 while no leader serves."""
-        return max((one.term for one in self._now.values() if one.serving), default=-1)
+    def not_whole(self, limit_s: float) -> str:
+        try:
+            self.cluster.wait_caught_up(limit_s)
+        except ClusterError as error:
+            return str(error)
+        return ""
 
-    async def watch(self, node: str) -> None:
-        """Follow the state of one node, until cancelled."""
-        while True:
-            state = await asyncio.to_thread(self.cluster.state, node)
-            self._note(node, state)
-            await asyncio.sleep(WATCH_EVERY_S)
+    def strike(self, nodes: Sequence[str], fault: Fault) -> Undo | None:
+        return NEMESES[fault.kind].strike(self, nodes, fault)
 
-    def _note(self, node: str, state: Mapping[str, Any]) -> None:
-        silent = "SILENT" if node in self.members else OUTSIDE
-        role, term = str(state.get("role", silent)), int(state.get("term") or -1)
-        serving = bool(state.get("serving")) and role == "LEADER"
-        before = self._now.get(node)
-        if before is not None and (before.role, before.term, before.serving) == (role, term, serving):
-            return
-        self._now[node] = now = Seen(self.elapsed_s(), node, role, term, serving)
-        self.seen.append(now)
-        if serving and term > self._last_term:
-            self._last_term = term
-            self.elections += 1
+    def read_committed(self, evidence: Evidence) -> str:
+        leader = self.leader()
+        if leader is None:
+            return "no node leads"
+        committed = self.cluster.committed_index(leader)
+        if committed < 0:
+            return f"{leader} leads, and does not answer"
+        store = str(self.cluster.store(leader))
+        read_entries(store, SEGMENT_SIZE, committed, evidence.replay.apply)
+        return ""
+
+    def interrupt(self) -> None:
+        """End all processes."""
+        self.kill()
+
+    def clear(self) -> None:
+        """End all processes that a fault has started meanwhile."""
+        self.kill()
+
+    def collect(self, evidence: Evidence, injected: Sequence[Injected], ended_s: float) -> None:
+        """Read the log of the member whose log reaches furthest, audit all stores, and replay the flight
+        recordings."""
+        stores = [str(self.cluster.store(node)) for node in self.members]
+        longest = stores[0]
+        try:
+            longest = max(stores, key=_reach)
+            read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
+        except (StoreUnreadable, InstallUnfinished, OSError) as error:
+            evidence.broken["log"] = f"the log cannot be read: {error}"
+        evidence.replicas = _audit(*stores, "--same-time")
+        for departed in self.departed:
+            if not evidence.replicas[0]:  # a node that has left lacks what came after it
+                evidence.replicas = _audit(str(departed.store), longest, "--lag-warning", str(MAX_LAG))
+        evidence.flights = self._flights()
+        evidence.ends = self._unexpected_ends(injected, ended_s)
+
+    def _flights(self) -> list[Flight]:
+        """Replay the flight recordings of all nodes, also of those that have left the group. A recording that
+        cannot be read is left out, and noted: a fault may have taken its disk."""
+        if not self.records:
+            return []
+        found = []
+        places = [(node, self.cluster.store(node)) for node in self.members]
+        places += [(f"{one.node} (has left)", one.store) for one in self.departed]
+        for name, store in places:
+            try:
+                done = replay_path(node_directory(OsFiles(), str(store)), keep=1)
+            except (UnusableRecording, StoreUnreadable, OSError) as error:
+                self.note(f"{name}: no flight recording: {error}")
+                continue
+            found.append(Flight(name, done.total_steps, done.problems, done.missing))
+        return found
+
+    def _unexpected_ends(self, injected: Sequence[Injected], ended_s: float) -> list[str]:
+        """The processes that ended by themselves, or not in time, as texts.
+
+        SIGKILL comes from a fault. After SIGTERM a broker ends with exit code 0, or with TERMINATED if its
+        store was not open yet. A broker whose disk was disturbed may end itself.
+        """
+        excused = {node for one in injected if NEMESES[one.kind].needs == FILES for node in one.nodes}
+        found = []
+        for end in self.ends:
+            stopped_late = end.code == -signal.SIGKILL and end.at_s >= ended_s
+            if end.code not in (0, TERMINATED, -signal.SIGTERM, -signal.SIGKILL) and end.node not in excused:
+                found.append(f"{end.node} ended with exit code {end.code} before {end.at_s:.1f} s")
+            elif stopped_late:
+                found.append(f"{end.node} did not end after SIGTERM, and was killed")
+        return found
+
+    def lines(self) -> list[Line]:
+        logs = self.cluster.directory / "logs"
+        found = [
+            line for node in self.nodes for line in read_lines(logs / f"broker-{node}", node, self.began_wall)
+        ]
+        return sorted(found, key=lambda line: line.at_s)
+
+    def log_addresses(self) -> Mapping[str, str]:
+        return {node: self.cluster.raft_addr(node) for node in self.members}
+
+    def client_directory(self, name: str) -> Path:
+        return self.cluster.directory / "clients" / name
 
     # What faults do
 
@@ -248,23 +301,6 @@ class Arena:
             if self.cluster.pid(node) is not None:
                 self.cluster.kill(node)
         self.cluster.stop()
-
-    def strikes(self) -> None:
-        """Note that this thread is about to send its first signal."""
-        self._struck.pop(threading.get_ident(), None)
-
-    def has_struck(self) -> None:
-        """Note that this thread has sent a signal. Only the first one since `strikes` counts."""
-        self._struck.setdefault(threading.get_ident(), self.elapsed_s())
-
-    def struck_s(self) -> float | None:
-        """When this thread sent its first signal since `strikes`, in seconds since the beginning of the
-        trial; None if it sent none."""
-        return self._struck.get(threading.get_ident())
-
-    def note(self, text: str) -> None:
-        """Keep what a fault reports about itself."""
-        self.notes.append(f"{self.elapsed_s():.1f} s  {text}")
 
     def next_flip(self) -> int:
         """Number of the next bit that is flipped, from 0 on. It chooses the kind of file."""
@@ -327,3 +363,26 @@ class Arena:
                 self.cluster.signal(node, signal.SIGCONT)
         self.start_namesrv()
         self.start_missing(self.members)
+        settle(self)
+
+
+def _reach(store: str) -> tuple[int, int]:
+    """Where the log of a store ends, and then how early it begins: the larger, the more can be read."""
+    first: list[int] = []
+
+    def apply(header: EntryHeader, record: bytes) -> None:
+        if not first:
+            first.append(header.index)
+
+    last = read_entries(store, SEGMENT_SIZE, None, apply)
+    return last, -first[0] if first else 0
+
+
+def _audit(*arguments: str) -> tuple[int, str]:
+    """Compare stores. Returns the exit code of the audit and its report."""
+    command = [sys.executable, "-m", "dledger", "audit", "compare", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"the audit did not end within {AUDIT_LIMIT_S:g} s"
+    return done.returncode, done.stdout[-4000:] + done.stderr[-2000:]

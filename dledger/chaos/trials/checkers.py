@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.scenarios.broker_clients import PULL_GROUP
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
@@ -74,8 +74,9 @@ class Checker:
 
 
 def judge(evidence: Evidence) -> list[Verdict]:
-    """Apply every checker."""
-    return [verdict for checker in CHECKERS if (verdict := _verdict(checker, evidence)) is not None]
+    """Apply every checker, except those that are left out."""
+    checkers = [checker for checker in CHECKERS if checker.name not in evidence.left_out]
+    return [verdict for checker in checkers if (verdict := _verdict(checker, evidence)) is not None]
 
 
 def _verdict(checker: Checker, evidence: Evidence) -> Verdict | None:
@@ -121,10 +122,10 @@ def judge_handed(evidence: Evidence) -> None:
 
 def _log(evidence: Evidence) -> int:
     _broken(evidence, "log")
-    if evidence.first_index > 0:
+    if evidence.first_index > evidence.begin:
         raise InvariantViolated(f"the log begins with entry {evidence.first_index}: earlier ones are gone")
     judge_times(evidence.replay.messages)
-    return evidence.replay.index + 1
+    return evidence.entry_count
 
 
 def _broken(evidence: Evidence, name: str) -> None:

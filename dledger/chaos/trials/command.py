@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -15,11 +16,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from dledger.chaos.failover import percentile
+from dledger.chaos.trials.attaching import describe as describe_attachment
+from dledger.chaos.trials.attaching import find_group, plan_attachment
 from dledger.chaos.trials.client_kinds import missing_for
-from dledger.chaos.trials.conductor import run_trial
+from dledger.chaos.trials.client_proxy import DivertedLoop
+from dledger.chaos.trials.conductor import run_on, run_trial
+from dledger.chaos.trials.executed import parse_commands
 from dledger.chaos.trials.page import report
-from dledger.chaos.trials.result import Result, times_of
+from dledger.chaos.trials.result import Result, percentile, times_of
 from dledger.chaos.trials.scenario import MAX_SECONDS, Scenario, ScenarioError, library, parse_scenario
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage
@@ -44,12 +48,14 @@ def show(args: Options) -> int:
 
 
 def run(args: Options) -> int:
-    """Run `dledger chaos run`. Exit code 0: every rule holds. Exit code 1: a rule is broken, or the group did
-    not start. Raises WrongUsage if there is no such scenario, or if this machine lacks what its clients
-    need."""
+    """Run `dledger chaos run`. Exit code 0: every rule holds. Exit code 1: a rule is broken, the group did
+    not start, or --yes is missing. Raises WrongUsage if there is no such scenario, or if this machine lacks
+    what its clients need."""
     scenario = lasting(find_scenario(args.scenario), args.seconds)
     if missing := missing_for(scenario.clients):
         raise WrongUsage(f"{args.scenario}: {missing}")
+    if args.namesrv:
+        return run_attached(scenario, args)
     if args.dir and (Path(args.dir) / "group").exists():
         raise WrongUsage(f"{args.dir} has a group of an earlier trial: choose another directory")
     try:
@@ -57,6 +63,11 @@ def run(args: Options) -> int:
     except ClusterError as error:
         print(f"chaos run: {error}", file=sys.stderr)
         return 1
+    return show_result(result, args)
+
+
+def show_result(result: Result, args: Options) -> int:
+    """Print the result and write the report, as the options say. Returns the exit code."""
     if args.report:
         write_report(result, Path(args.report))
     for line in describe(result):
@@ -64,6 +75,57 @@ def run(args: Options) -> int:
     if args.json:
         print(json.dumps(result.encode()))
     return 0 if result.holds else 1
+
+
+def run_attached(scenario: Scenario, args: Options) -> int:
+    """Run a trial at a group that others have started. Exit code 1: a rule is broken, something is left
+    behind, or --yes is missing. Raises WrongUsage if the scenario needs what is not allowed there."""
+    from dledger.chaos.trials.attached import AttachedGroup
+
+    try:
+        group = find_group(args.namesrv, args.broker_name)
+        attachment = plan_attachment(
+            scenario,
+            parse_commands("--exec", args.exec),
+            parse_commands("--exec-undo", args.exec_undo),
+            group.why_no_transfer,
+        )
+    except ClusterError as error:
+        print(f"chaos run: {error}", file=sys.stderr)
+        return 1
+    for line in describe_attachment(group, attachment):
+        tell(line)
+    if not args.yes:
+        tell("nothing was done: this disturbs the group, so give --yes to do it")
+        return 1
+    system = None
+    try:
+        system = AttachedGroup(group, attachment)
+        with asyncio.Runner(loop_factory=DivertedLoop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, DivertedLoop)
+            loop.diversions = system.diversions
+            again = f"{again_command(args)} --seconds {scenario.seconds:g} --seed {args.seed}"
+            result = runner.run(run_on(system, attachment.scenario, args.seed, tell, again))
+    except (ClusterError, OSError) as error:
+        print(f"chaos run: {error}", file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        raise SystemExit(TERMINATED) from None
+    finally:
+        if system is not None and system.leftover:
+            tell(f"left behind: {system.leftover}")
+    return show_result(result, args) or int(bool(system.leftover))
+
+
+def again_command(args: Options) -> str:
+    """The command line of a trial at a group of others, without duration and seed."""
+    words = ["dledger", "chaos", "run", args.scenario, "--namesrv", args.namesrv]
+    words += ["--broker-name", args.broker_name] if args.broker_name else []
+    for option, given in (("--exec", args.exec), ("--exec-undo", args.exec_undo)):
+        for text in given:
+            words += [option, text]
+    return shlex.join([*words, "--yes"])
 
 
 def run_in_directory(scenario: Scenario, seed: int, given: str | None = None, named: str = "") -> Result:
@@ -144,3 +206,5 @@ def describe(result: Result) -> Iterator[str]:
     for verdict in result.verdicts:
         word = "holds" if verdict.holds else "BROKEN"
         yield f"{verdict.name:{width}}  {word:6}  {verdict.checked:>9,}  {verdict.text or verdict.rule}"
+    for what, why in result.left_out.items():
+        yield f"{what:{width}}  left out: {why}"

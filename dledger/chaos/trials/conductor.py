@@ -12,8 +12,6 @@ import importlib.metadata
 import os
 import platform
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,34 +22,28 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dledger.chaos.failover import LOAD_TOPIC, Helper
-from dledger.chaos.flight_replay import replay_path
 from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.line_process import LineProcess
+from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.scenarios.broker_clients import Planned, Producer
 from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Fault
-from dledger.chaos.trials.arena import SEGMENT_SIZE, Arena
+from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.checkers import judge, judge_handed, stored_again
 from dledger.chaos.trials.client_kinds import kind_of
 from dledger.chaos.trials.drawing import draw_faults, draw_operations
-from dledger.chaos.trials.evidence import Evidence, read_entries, what_waits
-from dledger.chaos.trials.injected import Flight, Injected
-from dledger.chaos.trials.member_nemeses import settle
-from dledger.chaos.trials.nemeses import FILES, NEMESES, Undo, choose
-from dledger.chaos.trials.node_logs import Line, read_lines
+from dledger.chaos.trials.evidence import Evidence, what_waits
+from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.nemeses import choose
 from dledger.chaos.trials.other_clients import OtherClient
 from dledger.chaos.trials.result import Result, bins_of, failovers_of, programs_of
 from dledger.chaos.trials.scenario import Scenario
 from dledger.chaos.trials.stage import TrialStage, client_env
-from dledger.files.offline import InstallUnfinished, StoreUnreadable, node_directory
-from dledger.flight.reading import UnusableRecording
-from dledger.formats.entry import EntryHeader
+from dledger.chaos.trials.system import SystemUnderTest, Undo
 from dledger.local.cluster import ClusterError
 from dledger.local.processes import ProcessError
 from dledger.peers.log_client import RequestFailed
-from dledger.runtime.files import OsFiles
-from dledger.runtime.signals import TERMINATED
 
 WHOLE_LIMIT_S = 60.0
 """Longest time until all nodes have caught up, in seconds."""
@@ -63,9 +55,6 @@ OTHERS_LIMIT_S = 180.0
 """Longest time in which the clients of other projects have to start, in seconds."""
 LOOK_EVERY_S = 1.0
 POLL_S = 0.1
-AUDIT_LIMIT_S = 600.0
-MAX_LAG = 1 << 62
-"""The audit never warns that a node which has left the group is this many entries behind."""
 LOAD_QUEUES = PROBE_QUEUES = 4
 FAULT_THREADS = 8
 """Largest number of faults that are injected or undone at the same time."""
@@ -89,14 +78,16 @@ class Stuck(Exception):
 class Trial:
     """One trial. `run` may be called once."""
 
-    def __init__(self, scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str) -> None:
-        """`named` is how the user named the scenario: its name or its file."""
+    def __init__(
+        self, system: SystemUnderTest, scenario: Scenario, seed: int, tell: Tell, command: str
+    ) -> None:
+        """`command` is the command that repeats this trial."""
         self._scenario = scenario
-        self._named = named
+        self._command = command
         self._seed = seed
         self._tell = tell
-        self._arena = Arena(directory, scenario)
-        self._stage = TrialStage(self._arena, scenario.clients, scenario.send)
+        self._system = system
+        self._stage = TrialStage(system, scenario.clients, scenario.send)
         self._history = BrokerHistory()
         self._programs = self._stage.programs(self._history, draw_operations(scenario, seed))
         self._faults = draw_faults(scenario, seed)
@@ -114,54 +105,49 @@ class Trial:
     async def run(self) -> Result:
         """Run the trial. Raises ClusterError if the group does not start. Whatever goes wrong later is in the
         verdicts."""
-        scenario, arena = self._scenario, self._arena
-        self._tell(f"starting {scenario.nodes} brokers in {arena.cluster.directory}")
+        system = self._system
+        self._tell(f"starting with {system.where}")
         try:
             try:
-                await self._in_thread(self._start)
+                await self._in_thread(partial(system.start, self._topics()))
                 async with self._load() as load:
                     await self._play(load)
+                await asyncio.to_thread(system.stop)
             except BaseException:  # also if the trial is interrupted: whatever happens, nothing stays behind
                 await asyncio.shield(asyncio.to_thread(self._end_now))
                 raise
-            await asyncio.to_thread(arena.stop)
             self._threads.shutdown()
         finally:
-            arena.close()
-        self._tell("reading the log and comparing the stores")
+            system.close()
+        self._tell("reading the log and judging")
         await asyncio.to_thread(self._collect)
         return await asyncio.to_thread(self._result)
 
     def _end_now(self) -> None:
-        """End all processes, and wait until no fault starts another one."""
-        self._arena.kill()
+        """End what faults do, wait until no fault does anything more, and leave nothing behind."""
+        self._system.interrupt()
         self._threads.shutdown()
-        self._arena.kill()
+        self._system.clear()
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Run a blocking call that may start processes, in a thread that `_end_now` waits for."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    def _start(self) -> None:
-        cluster = self._arena.cluster
-        with self._arena.starting:
-            if self._arena.closing:
-                return
-            cluster.start()
-        for topic in self._stage.made_topics:
-            cluster.create_topic(topic, PROBE_QUEUES)
+    def _topics(self) -> dict[str, int]:
+        """The topics that have to exist before the clients start, with their numbers of queues."""
+        found = dict.fromkeys(self._stage.made_topics, PROBE_QUEUES)
+        return found | ({LOAD_TOPIC: LOAD_QUEUES} if self._scenario.load else {})
 
     @asynccontextmanager
-    async def _load(self) -> AsyncIterator[Helper | None]:
+    async def _load(self) -> AsyncIterator[LineProcess | None]:
         if not self._scenario.load:
             yield None
             return
-        cluster, window = self._arena.cluster, str(self._scenario.load)
-        await asyncio.to_thread(cluster.create_topic, LOAD_TOPIC, LOAD_QUEUES)
-        with Helper("dledger.chaos.pressure", cluster.namesrv_addr, LOAD_TOPIC, "--window", window) as helper:
+        options = ["--window", str(self._scenario.load), "--namespace", self._system.namespace]
+        with LineProcess("dledger.chaos.pressure", self._system.namesrv_addr, LOAD_TOPIC, *options) as helper:
             yield helper
 
-    async def _play(self, load: Helper | None) -> None:
+    async def _play(self, load: LineProcess | None) -> None:
         """Clients, faults and the end phase."""
         others = [one for one in self._programs if isinstance(one, OtherClient)]
         async with asyncio.TaskGroup() as tasks:
@@ -176,7 +162,7 @@ class Trial:
                 await self._play_on(tasks, background, others, load)
             except (Stuck, *FAULT_ERRORS) as problem:
                 self._evidence.delay = str(problem) or repr(problem)
-            self._ended_s = self._arena.elapsed_s()
+            self._ended_s = self._system.elapsed_s()
             for task in background:
                 task.cancel()
 
@@ -194,12 +180,12 @@ class Trial:
         tasks: asyncio.TaskGroup,
         background: list[asyncio.Task[None]],
         others: Sequence[OtherClient],
-        load: Helper | None,
+        load: LineProcess | None,
     ) -> None:
         """Everything after the clients of other projects have started. Tasks that do not end by themselves
         are added to `background`."""
         background += [
-            tasks.create_task(self._arena.watch(node), name=f"watch-{node}") for node in self._arena.nodes
+            tasks.create_task(self._system.watch(node), name=f"watch-{node}") for node in self._system.nodes
         ]
         clients = {
             program.name: tasks.create_task(self._stage.run(program, self._seed), name=program.name)
@@ -221,7 +207,7 @@ class Trial:
         await self._end(load, others)
 
     async def _until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0.0, at_s - self._arena.elapsed_s()))
+        await asyncio.sleep(max(0.0, at_s - self._system.elapsed_s()))
 
     # Faults
 
@@ -240,7 +226,7 @@ class Trial:
                     await strikes[-1]
                     if delay := await self._not_whole():
                         break
-                late = self._arena.elapsed_s() >= self._scenario.seconds
+                late = self._system.elapsed_s() >= self._scenario.seconds
                 if late and any(one.kind == fault.kind and not one.error for one in self._injected):
                     continue
                 strikes.append(tasks.create_task(self._strike(fault), name=f"fault-{fault.at_ms}"))
@@ -248,27 +234,29 @@ class Trial:
             raise Stuck(f"after a fault: {delay}")
 
     async def _strike(self, fault: Fault) -> None:
-        arena = self._arena
-        nodes = choose(arena, fault)
+        system = self._system
+        nodes = choose(system, fault)
         if not nodes and fault.target != "namesrv":
             return  # there is no leader at this moment
         place = len(self._injected)
-        injected = Injected(fault.kind, fault.target, tuple(nodes), round(arena.elapsed_s(), 3))
+        injected = Injected(fault.kind, fault.target, tuple(nodes), round(system.elapsed_s(), 3))
         self._injected.append(injected)
         self._tell(f"{injected.begin_s:6.1f} s  {fault.kind} of {', '.join(nodes) or fault.target}")
 
         def strike() -> tuple[Undo | None, float | None]:
-            arena.strikes()
-            return NEMESES[fault.kind].strike(arena, nodes, fault), arena.struck_s()
+            system.strikes()
+            return system.strike(nodes, fault), system.struck_s()
 
         try:
             undo, struck_s = await self._in_thread(strike)
             if struck_s is not None:  # a message that was sent before the signal is no failover
                 injected = replace(injected, begin_s=round(struck_s, 4))
+            if system.executes(fault.kind):
+                injected = replace(injected, command_s=round(system.elapsed_s() - injected.begin_s, 3))
             if undo is not None:
                 await asyncio.sleep(fault.lasting_ms / 1000)
                 await self._in_thread(undo)
-                injected = replace(injected, end_s=round(arena.elapsed_s(), 3))
+                injected = replace(injected, end_s=round(system.elapsed_s(), 3))
         except FAULT_ERRORS as problem:
             injected = replace(injected, error=str(problem) or repr(problem))
         self._injected[place] = injected
@@ -276,24 +264,19 @@ class Trial:
     async def _not_whole(self) -> str:
         """Wait until all nodes have caught up. Returns what is wrong if they do not; otherwise an empty
         text."""
-        try:
-            await self._in_thread(partial(self._arena.cluster.wait_caught_up, WHOLE_LIMIT_S))
-        except ClusterError as error:
-            return str(error)
-        return ""
+        return await self._in_thread(partial(self._system.not_whole, WHOLE_LIMIT_S))
 
     # The end
 
-    async def _end(self, load: Helper | None, others: Sequence[OtherClient]) -> None:
+    async def _end(self, load: LineProcess | None, others: Sequence[OtherClient]) -> None:
         """Wait until everything came to its end. Raises Stuck if something does not come in time."""
         self._tell("the faults are over: waiting until everything comes to its end")
-        await self._in_thread(self._arena.heal)
-        await self._in_thread(partial(settle, self._arena))
+        await self._in_thread(self._system.heal)
         if delay := await self._not_whole():
             raise Stuck(delay)
         planned = [one for one in self._programs if isinstance(one, Planned)]
         if left := sum(one.leave_out_rest() for one in planned):
-            self._arena.note(f"{left} operations of the plan were left out: the time of the trial was over")
+            self._system.note(f"{left} operations of the plan were left out: the time of the trial was over")
         await self._within(
             CLIENTS_LIMIT_S,
             "the producers do not end",
@@ -332,15 +315,9 @@ class Trial:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _missing(self) -> str:
-        leader = self._arena.leader()
-        if leader is None:
-            return "no node leads"
-        committed = self._arena.cluster.committed_index(leader)
-        if committed < 0:
-            return f"{leader} leads, and does not answer"
         look = Evidence(self._history, clients=self._scenario.clients)
-        store = str(self._arena.cluster.store(leader))
-        read_entries(store, SEGMENT_SIZE, committed, look.replay.apply)
+        if problem := self._system.read_committed(look):
+            return problem
         if waits := what_waits(look.replay):
             return f"{waits} wait"
         try:
@@ -359,67 +336,11 @@ class Trial:
     # The verdicts
 
     def _collect(self) -> None:
-        """Read the log of the member whose log reaches furthest, and audit all stores."""
-        cluster, evidence = self._arena.cluster, self._evidence
-        stores = [str(cluster.store(node)) for node in self._arena.members]
-        longest = stores[0]
-        try:
-            longest = max(stores, key=_reach)
-            read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
-        except (StoreUnreadable, InstallUnfinished, OSError) as error:
-            evidence.broken["log"] = f"the log cannot be read: {error}"
-        evidence.replicas = _audit(*stores, "--same-time")
-        for departed in self._arena.departed:
-            if not evidence.replicas[0]:  # a node that has left lacks what came after it
-                evidence.replicas = _audit(str(departed.store), longest, "--lag-warning", str(MAX_LAG))
+        evidence = self._evidence
         stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
-        evidence.flights = self._flights()
-        evidence.ends = self._unexpected_ends()
-
-    def _flights(self) -> list[Flight]:
-        """Replay the flight recordings of all nodes, also of those that have left the group. A recording that
-        cannot be read is left out, and noted: a fault may have taken its disk."""
-        if not self._arena.records:
-            return []
-        found = []
-        places = [(node, self._arena.cluster.store(node)) for node in self._arena.members]
-        places += [(f"{one.node} (has left)", one.store) for one in self._arena.departed]
-        for name, store in places:
-            try:
-                done = replay_path(node_directory(OsFiles(), str(store)), keep=1)
-            except (UnusableRecording, StoreUnreadable, OSError) as error:
-                self._arena.note(f"{name}: no flight recording: {error}")
-                continue
-            found.append(Flight(name, done.total_steps, done.problems, done.missing))
-        return found
-
-    def _unexpected_ends(self) -> list[str]:
-        """The processes that ended by themselves, or not in time, as texts.
-
-        SIGKILL comes from a fault. After SIGTERM a broker ends with exit code 0, or with TERMINATED if its
-        store was not open yet. A broker whose disk was disturbed may end itself.
-        """
-        excused = {node for one in self._injected if NEMESES[one.kind].needs == FILES for node in one.nodes}
-        found = []
-        for end in self._arena.ends:
-            stopped_late = end.code == -signal.SIGKILL and end.at_s >= self._ended_s
-            if end.code not in (0, TERMINATED, -signal.SIGTERM, -signal.SIGKILL) and end.node not in excused:
-                found.append(f"{end.node} ended with exit code {end.code} before {end.at_s:.1f} s")
-            elif stopped_late:
-                found.append(f"{end.node} did not end after SIGTERM, and was killed")
-        return found
-
-    def _lines(self) -> list[Line]:
-        arena = self._arena
-        logs = arena.cluster.directory / "logs"
-        found = [
-            line
-            for node in arena.nodes
-            for line in read_lines(logs / f"broker-{node}", node, arena.began_wall)
-        ]
-        return sorted(found, key=lambda line: line.at_s)
+        self._system.collect(evidence, self._injected, self._ended_s)
 
     def _result(self) -> Result:
         scenario, history = self._scenario, self._history
@@ -429,8 +350,8 @@ class Trial:
             "refused": sum(send.outcome == REFUSED for send in sends),
             "unknown": sum(send.outcome == UNKNOWN for send in sends),
             "received": len(history.receipts),
-            "entries": self._evidence.replay.index + 1,
-            "elections": self._arena.elections,
+            "entries": self._evidence.entry_count,
+            "elections": self._system.elections,
             "faults": sum(not one.error for one in self._injected),
             "failed_faults": sum(bool(one.error) for one in self._injected),
             "load": self._evidence.load[0],
@@ -442,21 +363,23 @@ class Trial:
             must_hold=scenario.must_hold,
             seed=self._seed,
             seconds=scenario.seconds,
-            command=f"dledger chaos run {self._named} --seconds {scenario.seconds:g} --seed {self._seed}",
-            began=datetime.fromtimestamp(self._arena.began_wall, UTC).isoformat(timespec="seconds"),
+            command=self._command,
+            began=datetime.fromtimestamp(self._system.began_wall, UTC).isoformat(timespec="seconds"),
             ended_s=round(self._ended_s, 1),
             program=f"dledger {_version()}, Python {platform.python_version()}, {os.cpu_count()} cores",
-            nodes=self._arena.nodes,
-            size=self._arena.size,
-            flush=scenario.flush,
+            nodes=self._system.nodes,
+            size=self._system.size,
+            flush=self._system.flush,
             clients=scenario.clients,
-            network="" if self._arena.network is None else self._arena.network.kind,
-            notes=self._arena.notes,
+            network="" if self._system.network is None else self._system.network.kind,
+            group=self._system.where,
+            notes=self._system.notes,
+            left_out=dict(self._system.left_out),
             flights=list(self._evidence.flights),
             faults=self._injected,
-            roles=self._arena.seen,
+            roles=self._system.seen,
             failovers=failovers_of(
-                [one for one in self._injected if one.kind in FAILOVER_KINDS], sends, self._lines()
+                [one for one in self._injected if one.kind in FAILOVER_KINDS], sends, self._system.lines()
             ),
             bins=bins_of(sends, self._ended_s),
             counts=counts,
@@ -478,33 +401,18 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _reach(store: str) -> tuple[int, int]:
-    """Where the log of a store ends, and then how early it begins: the larger, the more can be read."""
-    first: list[int] = []
-
-    def apply(header: EntryHeader, record: bytes) -> None:
-        if not first:
-            first.append(header.index)
-
-    last = read_entries(store, SEGMENT_SIZE, None, apply)
-    return last, -first[0] if first else 0
-
-
-def _audit(*arguments: str) -> tuple[int, str]:
-    """Compare stores. Returns the exit code of the audit and its report."""
-    command = [sys.executable, "-m", "dledger", "audit", "compare", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return -1, f"the audit did not end within {AUDIT_LIMIT_S:g} s"
-    return done.returncode, done.stdout[-4000:] + done.stderr[-2000:]
-
-
 async def run_trial(scenario: Scenario, seed: int, directory: Path, tell: Tell, named: str = "") -> Result:
-    """Run one trial in this directory, which must be empty or new. `named` is how the user named the
-    scenario. SIGTERM and SIGHUP end it as Ctrl-C does: no process stays behind."""
+    """Run one trial on a group of its own in this directory, which must be empty or new. `named` is how the
+    user named the scenario."""
+    command = f"dledger chaos run {named or scenario.name} --seconds {scenario.seconds:g} --seed {seed}"
+    return await run_on(Arena(directory, scenario), scenario, seed, tell, command)
+
+
+async def run_on(system: SystemUnderTest, scenario: Scenario, seed: int, tell: Tell, command: str) -> Result:
+    """Run one trial on this system. `command` repeats it. SIGTERM and SIGHUP end it as Ctrl-C does: nothing
+    stays behind."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
-    return await Trial(scenario, seed, directory, tell, named or scenario.name).run()
+    return await Trial(system, scenario, seed, tell, command).run()

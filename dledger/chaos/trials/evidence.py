@@ -6,7 +6,7 @@ asked, so a broker cannot hide a fault from the judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dledger.chaos.invariants import InvariantViolated
@@ -74,6 +74,10 @@ class Evidence:
     """The replayed flight recordings."""
     first_index: int = -1
     """Index of the first entry that was read."""
+    begin: int = 0
+    """Index of the first entry that must be there."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Maps the rules that are not judged to the reason."""
     replicas: tuple[int, str] = (-1, "the stores were not compared")
     """Exit code and report of the audit of all stores. 0 means: clean."""
     load: tuple[int, int] = (0, 0)
@@ -90,6 +94,11 @@ class Evidence:
         self.pops: PopJudge = PopJudge(0, clocks_are_right=self.clocks_are_right)
         self.ordered: OrderedJudge = OrderedJudge(0, clocks_are_right=self.clocks_are_right)
         self.transactions: TransactionJudge = TransactionJudge()
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries of the log were read."""
+        return self.replay.index + 1 - max(self.first_index, 0)
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
         """Let every judge read one entry. A judge that finds a broken rule reads no further."""

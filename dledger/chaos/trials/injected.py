@@ -15,6 +15,8 @@ class Injected:
     begin_s: float
     end_s: float | None = None
     """When it was undone; None if it needs no undoing."""
+    command_s: float | None = None
+    """How long the command of the user ran that injected it; None if the trial injected it itself."""
     error: str = ""
     """Why it could not be injected or undone."""
 

@@ -73,7 +73,7 @@ class Pipe:
         if link.bytes_per_s:
             at += len(data) / link.bytes_per_s
         if at <= now and not (self._queue or link.cut or self._full):
-            self._target.write(data)
+            self._write(data)
             return
         self._latest = at
         self._queue.append((at, data))
@@ -82,6 +82,11 @@ class Pipe:
             self._paused = True
             self._source.pause_reading()
         self.pump()
+
+    def _write(self, data: bytes) -> None:
+        """Write, unless the target is closed already, whose end the source has not learned of yet."""
+        if not self._target.is_closing():
+            self._target.write(data)
 
     def end(self) -> None:
         """Note that the source has closed the connection. The target learns of it after the data before."""
@@ -108,7 +113,7 @@ class Pipe:
                 break
             self._queue.popleft()
             self._held -= len(data)
-            self._target.write(data)
+            self._write(data)
         if self._paused and self._held <= MAX_HELD // 2:
             self._paused = False
             if not self._source.is_closing():

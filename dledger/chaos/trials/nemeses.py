@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials import disk_nemeses, member_nemeses, network_nemeses
+from dledger.chaos.trials.system import SystemUnderTest, Undo
 from dledger.local.cluster import ClusterError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ END_LIMIT_S = 30.0
 """Longest time in which a process has to end, in seconds."""
 TRANSFER_S = 5.0
 """Longest time of a transfer of leadership, in seconds."""
-
-Undo = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ SPARE = "spare"
 """The trial needs a node more than its group has."""
 
 
-def choose(arena: Arena, fault: Fault) -> list[str]:
+def choose(system: SystemUnderTest, fault: Fault) -> list[str]:
     """The nodes at which a fault strikes now. Empty if no node fits."""
-    nodes, leader = list(arena.members), arena.leader()
+    nodes, leader = list(system.members), system.leader()
     others = [node for node in nodes if node != leader]
     turned = others[fault.pick % len(others) :] + others[: fault.pick % len(others)]
     first = [leader] if leader else []

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.network import CLIENTS, Network, ProxiedNetwork
+from dledger.chaos.trials.system import SystemUnderTest, Undo
 
-if TYPE_CHECKING:
-    from dledger.chaos.trials.arena import Arena
-
-Undo = Callable[[], None]
 Way = tuple[str, str]
 """A link: its source and its target."""
 RESETS, HOLDS = 0.0005, 0.02
 """Probabilities with which a flaky link resets a connection and holds data back, for each piece of data."""
 
 
-def _network(arena: Arena) -> Network:
-    assert arena.network is not None  # the arena prepares what the table of nemeses asks for
-    return arena.network
+def _network(system: SystemUnderTest) -> Network:
+    assert system.network is not None  # it prepares what the table of nemeses asks for
+    return system.network
 
 
-def _proxy(arena: Arena) -> ProxiedNetwork:
-    assert arena.proxy is not None
-    return arena.proxy
+def _proxy(system: SystemUnderTest) -> ProxiedNetwork:
+    assert system.proxy is not None
+    return system.proxy
 
 
-def _cut(arena: Arena, ways: Iterable[Way]) -> Undo:
-    network, cut = _network(arena), list(ways)
+def _cut(system: SystemUnderTest, ways: Iterable[Way]) -> Undo:
+    network, cut = _network(system), list(ways)
     for way in cut:
         network.cut(*way)
 
@@ -45,31 +41,31 @@ def _between(some: Iterable[str], others: Sequence[str]) -> list[Way]:
     return [way for one in some for other in others for way in ((one, other), (other, one))]
 
 
-def _others(arena: Arena, nodes: Sequence[str]) -> list[str]:
-    return [node for node in arena.nodes if node not in nodes]
+def _others(system: SystemUnderTest, nodes: Sequence[str]) -> list[str]:
+    return [node for node in system.nodes if node not in nodes]
 
 
-def partition(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def partition(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """These nodes and the other nodes hear nothing of each other. Clients reach all of them."""
-    return _cut(arena, _between(nodes, _others(arena, nodes)))
+    return _cut(system, _between(nodes, _others(system, nodes)))
 
 
-def one_way(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def one_way(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Half of the time these nodes hear nothing of the others, else the others hear nothing of them."""
-    others = _others(arena, nodes)
+    others = _others(system, nodes)
     if fault.pick & 1:
-        return _cut(arena, [(other, node) for node in nodes for other in others])
-    return _cut(arena, [(node, other) for node in nodes for other in others])
+        return _cut(system, [(other, node) for node in nodes for other in others])
+    return _cut(system, [(node, other) for node in nodes for other in others])
 
 
-def bridge(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def bridge(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """The other nodes are in two halves that hear nothing of each other; this node hears both."""
-    others = _others(arena, nodes)
+    others = _others(system, nodes)
     half = len(others) // 2
-    return _cut(arena, _between(others[:half], others[half:]))
+    return _cut(system, _between(others[:half], others[half:]))
 
 
-def ring(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def ring(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Each node hears only the node before it. Of five nodes it also hears the node behind it."""
     count = len(nodes)
     steps = (1,) if count <= 3 else (1, count - 1)
@@ -79,18 +75,18 @@ def ring(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
         for step in range(1, count)
         if step not in steps
     ]
-    return _cut(arena, ways)
+    return _cut(system, ways)
 
 
-def clients_cut(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def clients_cut(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Clients and these nodes hear nothing of each other; the nodes hear each other, and the NameServer."""
-    return _cut(arena, _between(nodes, [CLIENTS]))
+    return _cut(system, _between(nodes, [CLIENTS]))
 
 
-def half_open(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def half_open(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Connections between these nodes and all others stay open, and lose everything. At the end they are
     reset."""
-    proxy, ways = _proxy(arena), _between(nodes, [CLIENTS, *_others(arena, nodes)])
+    proxy, ways = _proxy(system), _between(nodes, [CLIENTS, *_others(system, nodes)])
     for way in ways:
         proxy.drop(*way)
 
@@ -101,10 +97,10 @@ def half_open(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
     return undo
 
 
-def slow_link(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def slow_link(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Everything between these nodes and all others comes `amount` milliseconds later, and up to half as much
     more."""
-    proxy, ways = _proxy(arena), _between(nodes, [CLIENTS, *_others(arena, nodes)])
+    proxy, ways = _proxy(system), _between(nodes, [CLIENTS, *_others(system, nodes)])
     for way in ways:
         proxy.delay(*way, fault.amount, fault.amount // 2)
 
@@ -115,9 +111,9 @@ def slow_link(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
     return undo
 
 
-def flaky(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
+def flaky(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> Undo:
     """Connections between these nodes and all others are reset, and data is held back, at random."""
-    proxy, ways = _proxy(arena), _between(nodes, [CLIENTS, *_others(arena, nodes)])
+    proxy, ways = _proxy(system), _between(nodes, [CLIENTS, *_others(system, nodes)])
     for place, way in enumerate(ways):
         proxy.flaky(*way, fault.pick + place, RESETS, HOLDS)
 
@@ -128,8 +124,8 @@ def flaky(arena: Arena, nodes: Sequence[str], fault: Fault) -> Undo:
     return undo
 
 
-def reconnect_storm(arena: Arena, nodes: Sequence[str], fault: Fault) -> None:
+def reconnect_storm(system: SystemUnderTest, nodes: Sequence[str], fault: Fault) -> None:
     """All connections of clients to these nodes are reset at once."""
-    proxy = _proxy(arena)
+    proxy = _proxy(system)
     found = sum(proxy.reset(CLIENTS, node) for node in nodes)
-    arena.note(f"{found} connections of clients reset")
+    system.note(f"{found} connections of clients reset")

@@ -12,12 +12,11 @@ from math import inf
 
 from dledger.audit.findings import Severity
 from dledger.audit.html import Markup, banner, join, page, section, table, text
-from dledger.chaos.failover import percentile
 from dledger.chaos.trials import charts
-from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.charts import Mark, Scale, Span
 from dledger.chaos.trials.nemeses import NEMESES
-from dledger.chaos.trials.result import BIN_S, Result, times_of
+from dledger.chaos.trials.result import BIN_S, Result, percentile, times_of
+from dledger.chaos.trials.system import Seen
 
 DOCUMENTATION = "docs/howto/chaos.md"
 
@@ -72,7 +71,8 @@ def _what_was_done(result: Result) -> Markup:
         f"{', '.join(result.clients)}."
     )
     aim = f"The aim: {result.must_hold} What was judged is listed at the end."
-    when = f"Begun {result.began}, with {result.program}." if result.began else ""
+    where = f", at {result.group}" if result.group else ""
+    when = f"Begun {result.began}, with {result.program}{where}." if result.began else ""
     words = f"<p>{text(said)}</p><p>{text(aim)}</p><p class=note>{text(when)}</p>"
     faults = table(("fault", "times", "what it is"), rows)
     errors = [(one.begin_s, one.kind, one.error) for one in result.faults if one.error]
@@ -175,11 +175,18 @@ def _rules(result: Result) -> Markup:
         )
         for verdict in result.verdicts
     ]
-    note = (
-        "The judges read the log from the files of a node after all brokers had ended, and compare it with "
-        "what clients were told. A rule is left out if it is about clients that did not take part."
+    source = (
+        "from the running brokers"
+        if result.left_out
+        else ("from the files of a node after all brokers had ended")
     )
-    return section("What was shown", table(("", "rule", "which says", "facts checked"), rows), note)
+    note = (
+        f"The judges read the log {source}, and compare it with what clients were told. A rule is left out "
+        "if it is about clients that did not take part."
+    )
+    shown = table(("", "rule", "which says", "facts checked"), rows)
+    left = table(("left out", "why"), list(result.left_out.items())) if result.left_out else ""
+    return section("What was shown", Markup(f"{shown}{left}"), note)
 
 
 def _flights(result: Result) -> Markup:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dledger.chaos.trials.links import Link, Pipe
 from dledger.chaos.trials.network import CLIENTS
@@ -29,6 +29,16 @@ from dledger.local.ports import HOST
 from dledger.runtime.program import loop_factory
 
 T = TypeVar("T")
+
+
+class Behind(NamedTuple):
+    """Where the proxy connects to: the process behind it. `own` is the address from which it does."""
+
+    host: str
+    port: int
+    own: tuple[str, int] | None = None
+
+
 CALL_LIMIT_S = 10.0
 """Longest time, in seconds, of a change of the network."""
 _AT_ONCE = struct.pack("ii", 1, 0)
@@ -119,9 +129,8 @@ class _Relay:
         assert near is not None
         loop = asyncio.get_running_loop()
         try:
-            # From the address of the source: our nodes accept peers only from addresses of members.
-            own = (self._proxy.address(self.source), 0)
-            await loop.create_connection(lambda: _End(self), HOST, self._port, local_addr=own)
+            host, port, own = self._proxy.behind(self.source, self.target, self._port)
+            await loop.create_connection(lambda: _End(self), host, port, local_addr=own)
         except OSError:
             reset(near)  # no process listens
             return
@@ -191,6 +200,20 @@ class ProxyNetwork:
     def address(self, host: str) -> str:
         """The loopback address of a host; that of clients is the usual one."""
         return address_of(list(self._ports).index(host)) if host in self._ports else HOST
+
+    # Where the proxy listens, and where it connects to
+
+    def listen_at(self, host: str) -> str:
+        """The address at which the proxy listens for connections to a host."""
+        return self.address(host)
+
+    def listens(self, host: str, address: tuple[str, int]) -> None:
+        """Called when the proxy listens for a host, with the address and the port."""
+
+    def behind(self, source: str, target: str, port: int) -> Behind:
+        """Where a connection to a host and port leads."""
+        # From the address of the source: our nodes accept peers only from addresses of members.
+        return Behind(HOST, port, (self.address(source), 0))
 
     # Links
 
@@ -292,15 +315,15 @@ class ProxyNetwork:
         servers = []
         async with asyncio.TaskGroup() as self.tasks:
             try:
-                for place, (host, ports) in enumerate(self._ports.items()):
+                for host, ports in self._ports.items():
                     for port in ports:
-                        servers.append(
-                            await self._loop.create_server(
-                                lambda host=host, port=port: _Relay(self, host, port).near,  # type: ignore[misc]
-                                address_of(place),
-                                port,
-                            )
+                        server = await self._loop.create_server(
+                            lambda host=host, port=port: _Relay(self, host, port).near,  # type: ignore[misc]
+                            self.listen_at(host),
+                            port,
                         )
+                        servers.append(server)
+                        self.listens(host, server.sockets[0].getsockname())
             except OSError as error:
                 ready.set_exception(error)
                 return

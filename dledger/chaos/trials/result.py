@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from dledger.chaos.scenarios.broker_history import Receipt, Send
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
-from dledger.chaos.trials.arena import Seen
 from dledger.chaos.trials.checkers import Verdict
 from dledger.chaos.trials.injected import Flight, Injected
 from dledger.chaos.trials.node_logs import Line, Parts, parts_of
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
+from dledger.chaos.trials.system import Seen
 
 LOOK_S = 10.0
 """How long after a fault the logs of the nodes are searched for the parts of a failover, in seconds, if no
@@ -36,7 +37,9 @@ class Failover:
     node: str
     ms: float | None
     """From the fault to the first acknowledgement of a message that was first sent after the fault. None if
-    there was none until the clients ended."""
+    there was none until the clients ended. If a command of the user injected the fault, it struck at some
+    moment while the command ran; then this is the longest time between two acknowledgements from the begin of
+    the command to the first acknowledgement of a message that was first sent after its end."""
     parts: Parts
 
 
@@ -89,6 +92,10 @@ class Result:
     network: str = ""
     """How the processes were connected: `namespaces` or `proxy`; empty if the scenario breaks no links, and
     they were connected directly."""
+    group: str = ""
+    """Which group it was: one of the trial's own, or one that others have started."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Maps the rules and clients that were left out to the reason."""
     notes: list[str] = field(default_factory=list)
     """What faults reported about themselves."""
     flights: list[Flight] = field(default_factory=list)
@@ -154,12 +161,30 @@ def failovers_of(faults: Sequence[Injected], sends: Sequence[Send], lines: Seque
         if fault.target != "leader" or not fault.nodes or fault.error or not probes:
             continue
         begin = fault.begin_s * 1e9
-        ended = min((send.end for send in probes if send.begin > begin), default=None)
-        ms = None if ended is None else round((ended - begin) / 1e6, 1)
+        sure = begin + (fault.command_s or 0.0) * 1e9
+        ended = min((send.end for send in probes if send.begin > sure), default=None)
+        if ended is None:
+            ms = None
+        elif fault.command_s is None:
+            ms = round((ended - begin) / 1e6, 1)
+        else:
+            ms = _longest_pause_ms(probes, begin, ended)
         until_s = fault.begin_s + LOOK_S if ended is None else ended / 1e9
         parts = parts_of(lines, fault.begin_s, fault.nodes[0], until_s)
         found.append(Failover(fault.begin_s, fault.kind, fault.nodes[0], ms, parts))
     return found
+
+
+def _longest_pause_ms(probes: Sequence[Send], begin: float, end: float) -> float:
+    """The longest time between two acknowledgements, of which the second came in [begin, end], in ms."""
+    times = sorted(send.end for send in probes if send.end <= end)
+    pauses = [after - before for before, after in pairwise(times) if after >= begin]
+    return round(max(pauses, default=0.0) / 1e6, 1)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest of the ordered values that is not exceeded by this share (0 to 1) of the values."""
+    return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1))]
 
 
 def times_of(failovers: Sequence[Failover]) -> list[float]:

@@ -18,10 +18,10 @@ from dledger.chaos.scenarios.broker_replay import Stored
 from dledger.chaos.scenarios.marks import Marks
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.plan import Operation
-from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.client_kinds import CLIENTS
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.programs import SENDS, FocusedProducer
+from dledger.chaos.trials.system import SystemUnderTest
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
 
@@ -29,12 +29,12 @@ from dledger.runtime.env import Env, production_env
 class TrialStage:
     """Implements `EveryStage` for a trial. Its time begins at 0 with the trial."""
 
-    def __init__(self, arena: Arena, clients: Sequence[str], send: str = "mixed") -> None:
+    def __init__(self, system: SystemUnderTest, clients: Sequence[str], send: str = "mixed") -> None:
         """`clients` names the kinds of client programs, and `send` what the producers send (`SENDS`)."""
         self.marks: Marks = Marks()
         self.measured: bool = False
         self.begun: int = 0
-        self._arena = arena
+        self._system = system
         self._clients = tuple(clients)
         self._send = send
         self._began = time.monotonic_ns()
@@ -46,7 +46,7 @@ class TrialStage:
     @property
     def elections(self) -> int:
         """How many leaders were seen so far."""
-        return self._arena.elections
+        return self._system.elections
 
     @elections.setter
     def elections(self, value: int) -> None:
@@ -54,7 +54,15 @@ class TrialStage:
 
     @property
     def namesrv_addr(self) -> str:
-        return self._arena.cluster.namesrv_addr
+        return self._system.namesrv_addr
+
+    @property
+    def broker_name(self) -> str:
+        return self._system.broker_name
+
+    @property
+    def namespace(self) -> str:
+        return self._system.namespace
 
     @property
     def resets_in_order(self) -> bool:
@@ -63,7 +71,7 @@ class TrialStage:
     def begin(self) -> None:
         """Begin the time of the trial."""
         self._began = time.monotonic_ns()
-        self._arena.begin()
+        self._system.begin()
 
     def now_ns(self) -> int:
         """Time since the beginning of the trial, in ns."""
@@ -77,10 +85,10 @@ class TrialStage:
 
     @property
     def peers(self) -> Mapping[str, str]:
-        return {node: self._arena.cluster.raft_addr(node) for node in self._arena.members}
+        return self._system.log_addresses()
 
     def client_directory(self, name: str) -> Path:
-        return self._arena.cluster.directory / "clients" / name
+        return self._system.client_directory(name)
 
     def client_address(self, name: str) -> str:
         return HOST
@@ -92,7 +100,7 @@ class TrialStage:
         return name in self._running
 
     def leader_term(self) -> int:
-        return self._arena.leader_term()
+        return self._system.leader_term()
 
     def committed_messages(self) -> Mapping[Queue, Sequence[Stored]]:
         return {}

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from dledger.chaos.failover import percentile
 from dledger.chaos.scenarios.command import code_fingerprint
 from dledger.chaos.trials.client_kinds import missing_for
 from dledger.chaos.trials.command import lasting, run_in_directory, tell, write_report
 from dledger.chaos.trials.nemeses import SPARE, needs_of
-from dledger.chaos.trials.result import Result, times_of
+from dledger.chaos.trials.result import Result, percentile, times_of
 from dledger.chaos.trials.scenario import Scenario, library
 from dledger.local.cluster import ClusterError
 from dledger.runtime.options import Options, WrongUsage

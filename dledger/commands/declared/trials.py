@@ -26,6 +26,17 @@ def _wrong_simulation(given: object) -> str:
     return ""
 
 
+def _wrong_trial(given: object) -> str:
+    """Return a text that says which of the given options of `run` must not be used together; empty if all
+    may."""
+    has = vars(given)
+    if has["namesrv"]:
+        return "--dir is for a group that the trial starts itself: leave it out" if has["dir"] else ""
+    names = ("broker_name", "exec", "exec_undo", "yes")
+    given_names = [f"--{name.replace('_', '-')}" for name in names if has[name]]
+    return f"{', '.join(given_names)}: only together with --namesrv" if given_names else ""
+
+
 SIMULATION = Declared(
     "sim",
     "dledger.chaos.scenarios.command:run",
@@ -134,6 +145,8 @@ FAILOVER = Declared(
     ],
     codes=exit_codes.FAILOVERS,
     summary="measure failovers of a group of real processes",
+    epilog="It measures with bare sockets in a process of its own. `dledger chaos run kill-leader-idle`, "
+    "kill-leader-loaded and pause-leader do the same with our client, judge the log, and write a report.",
     extra="server",
 )
 REPLACE = Declared(
@@ -149,6 +162,8 @@ REPLACE = Declared(
     ],
     codes=exit_codes.FAILOVERS,
     summary="replace members of a group of real processes under load",
+    epilog="It measures the longest pause of writes with bare sockets. `dledger chaos run replace-node` "
+    "wipes nodes under all kinds of clients, judges the log, and writes a report.",
     extra="server",
 )
 LIST = Declared(
@@ -174,10 +189,33 @@ RUN = Declared(
             type=click.Path(file_okay=False),
             help="Keep stores and logs here. [default: a temporary directory]",
         ),
+        option(
+            "--namesrv",
+            metavar="ADDR",
+            help="Do it to a group that others have started: its NameServers, host:port;host:port.",
+        ),
+        option(
+            "--broker-name", metavar="NAME", help="With --namesrv: which broker group, if there are several."
+        ),
+        option(
+            "--exec",
+            metavar="KIND=COMMAND",
+            multiple=True,
+            help="With --namesrv: this command injects faults of this kind. {node}, {host}, {port}, "
+            "{address} and {amount} are replaced. May be given several times.",
+        ),
+        option(
+            "--exec-undo",
+            metavar="KIND=COMMAND",
+            multiple=True,
+            help="With --namesrv: this command ends a fault of this kind.",
+        ),
+        flag("--yes", help="With --namesrv: do it. Without this option, only say what would be done."),
     ],
     codes=exit_codes.TRIALS,
     summary="run a group of real processes under faults, and judge it",
     extra="server",
+    wrong=_wrong_trial,
 )
 SUITE = Declared(
     "suite",
