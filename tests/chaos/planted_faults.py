@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dledger.chaos.scenarios.broker_clients import ORDERLY_GROUP, PULL_GROUP, PUSH_GROUP
-from dledger.chaos.scenarios.broker_history import Stood, TopicChange, Turn
+from dledger.chaos.scenarios.broker_history import Position, QueueEnd, Stood, TopicChange, Turn
 from dledger.chaos.scenarios.deletion_history import BriefSend
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.ordered_history import ACK, Settled
@@ -20,7 +20,7 @@ from dledger.chaos.scenarios.timer_history import Recall
 from dledger.chaos.scenarios.transaction_history import End, Fate
 from dledger.chaos.scenarios.user_history import KnownUser
 from dledger.chaos.trials.evidence import Evidence
-from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.injected import Flight, Injected, Served
 from tests.chaos.whole_trial import BRIEF_TOPIC, LATER, MS, SECOND, TOPIC, Log, sound_log, taken
 
 QUEUE = (TOPIC, 0)
@@ -31,7 +31,7 @@ class Planted:
     """One fault."""
 
     rule: str
-    """Name of the checker that must find it, and no other may."""
+    """Name of the checker that must find it. No other may, except `also`."""
     fault: str
     said: str
     """Part of the verdict's text."""
@@ -39,6 +39,8 @@ class Planted:
     """Plants it in the log."""
     seen: Callable[[Evidence], object] = lambda found: None
     """Plants it in what was observed."""
+    also: str = ""
+    """Another rule that the same fault breaks, because the two rules overlap."""
 
 
 def put(name: str, **values: Any) -> Callable[[Log], None]:
@@ -106,6 +108,11 @@ def _set_back(log: Log) -> None:
     log.repeat("unheard", op=log["unheard"].op | {"group": PULL_GROUP, "queues": {0: 2}})
 
 
+def _sent_after_it_was_seen(found: Evidence) -> None:
+    (send,) = (one for one in found.history.sends if one.outcome == UNKNOWN)
+    send.begin, send.end = 2 * SECOND, 3 * SECOND
+
+
 def _owner_again(begin: int, end: int) -> Callable[[Evidence], None]:
     turn = Turn(ORDERLY_GROUP, "c", 1, QUEUE, 2, begin, 1, end=end)
     return lambda found: found.history.turns.append(turn)
@@ -143,21 +150,23 @@ PLANTED: tuple[Planted, ...] = (
     Planted("log", "unknown operation", "nobody knows", put("made", op="other")),
     Planted("log", "beginning lost", "begins with entry 7", seen=setting("first_index", 7)),
     Planted("sends", "lost", "lost: m9", seen=_acknowledged_and_nowhere),
-    Planted("sends", "moved", "moved: m1", seen=setting("history.sends.1.offset", 2)),
+    Planted("sends", "moved", "moved: m1", seen=setting("history.sends.1.offset", 2), also="linear"),
     Planted("sends", "wrong message id", "the message id of m0 says",
             seen=lambda found: setattr(found.history.sends[0], "ids", found.history.sends[1].ids)),
-    Planted("sends", "doubled", "duplicated: m0", again("m0")),
+    Planted("sends", "doubled", "duplicated: m0", again("m0"), also="linear"),
     Planted("sends", "refused and stored", "m2 was refused",
             seen=setting("history.sends.2.outcome", REFUSED)),
     Planted("sends", "never sent", "unexpected: m2", seen=lambda found: found.history.sends.pop(2)),
-    Planted("sends", "reordered", "began after", seen=setting("history.sends.0.begin", 16 * MS)),
+    Planted("sends", "reordered", "began after",
+            seen=setting("history.sends.0.begin", 16 * MS), also="linear"),
     Planted("sends", "batch apart", "is not in one piece in the log", late("made", "b0")),
     Planted("sends", "batch cut", "the batch from b0 on is at", without("b1"),
             setting("history.sends.3.outcome", UNKNOWN)),
     Planted("load", "lost", "of 2 messages of the load, 1 are lost", seen=setting("load", (2, 1))),
     Planted("load", "doubled", "0 are lost and 1 twice", again("load0")),
     Planted("receipts", "dirty read", "which has 5 messages",
-            seen=lambda found: found.history.received(replace(found.history.receipts[0], offset=5))),
+            seen=lambda found: found.history.received(replace(found.history.receipts[0], offset=5)),
+            also="linear"),
     Planted("receipts", "other body", "the log has", seen=setting("history.receipts.1.value", b"m9|")),
     Planted("receipts", "other place", "the log has", seen=setting("history.receipts.1.position", 5)),
     Planted("receipts", "skipped", "never handed m1", seen=lambda found: taken(found, [b"m1|"])),
@@ -171,9 +180,24 @@ PLANTED: tuple[Planted, ...] = (
             seen=lambda found: found.history.reached[PUSH_GROUP].pop((LATER, 0))),
     Planted("handed", "pop", "never handed m1", seen=lambda found: found.history.pops.values.pop(b"m1|")),
     Planted("offsets", "answered too low", "but 3 was acknowledged",
-            seen=setting("history.positions.0.offset", 2)),
+            seen=setting("history.positions.0.offset", 2), also="linear"),
     Planted("offsets", "gone back", "the log makes 2", _set_back),
     Planted("offsets", "lost", "the log makes -1", without("offsets")),
+    Planted("linear", "acknowledged and not seen", "auto@0: stale read point 3 of c, begun after b1",
+            seen=setting("history.ends.0.offset", 4)),
+    Planted("linear", "seen and then not seen", "later@0: stale read point 1 of d, begun after a get of c",
+            seen=lambda found: found.history.ends.append(
+                QueueEnd("d", (LATER, 0), 2, 2 * SECOND, 3 * SECOND))),
+    Planted("linear", "end gone back", "auto@1: stale read point 6 of d, begun after a read of c was told 7",
+            seen=lambda found: found.history.ends.extend([
+                QueueEnd("c", (TOPIC, 1), 8, 2 * SECOND, 3 * SECOND),
+                QueueEnd("d", (TOPIC, 1), 7, 4 * SECOND, 5 * SECOND)])),
+    Planted("linear", "offset gone back", "the offset of readers in later@0: stale read point 1",
+            seen=lambda found: found.history.positions.extend([
+                Position(PULL_GROUP, (LATER, 0), 2, 12 * SECOND, 13 * SECOND),
+                Position(PULL_GROUP, (LATER, 0), 1, 14 * SECOND, 15 * SECOND)])),
+    Planted("linear", "seen before it was sent", "unknown (unknown) is at 5, but began after a get of c",
+            again("m2", value=b"unknown|"), _sent_after_it_was_seen),
     Planted("resets", "lost", "which is not in the log", without("reset", "unheard", "heard")),
     Planted("resets", "other offset", "which is not in the log",
             seen=setting("history.resets.0.told", {0: 1})),
@@ -252,6 +276,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted("deletions", "older password", "acknowledged was p2, there is p1", put("user", password="p1")),
     Planted("deletions", "policy of the user before", "policies of user1",
             seen=lambda found: found.history.users.users.update({"user1": KnownUser("p2", set())})),
+    Planted("openings", "served early", "when it had applied entry -1, and entry 0 opens that term",
+            seen=setting("served.0", Served("n0", 1, -1))),
+    Planted("openings", "never opened", "term 2, which no entry of the log opens",
+            seen=lambda found: found.served.append(Served("n1", 2, 0))),
     Planted("replicas", "differ", "DIVERGENT", seen=setting("replicas", (3, "DIVERGENT_COMMITTED"))),
     Planted("processes", "ended by itself", "exit code 70",
             seen=setting("ends", ["n1 ended with exit code 70"])),

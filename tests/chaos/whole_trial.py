@@ -17,6 +17,7 @@ from dledger.chaos.scenarios.broker_history import (
     BrokerHistory,
     Commit,
     Position,
+    QueueEnd,
     Receipt,
     Send,
     TopicChange,
@@ -32,7 +33,7 @@ from dledger.chaos.scenarios.timer_history import Recall
 from dledger.chaos.scenarios.transaction_history import CHECK_MAX, End, Fate
 from dledger.chaos.scenarios.user_history import KnownUser
 from dledger.chaos.trials.evidence import Evidence
-from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.injected import Flight, Injected, Served
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host
 from dledger.formats.properties import encode_properties
@@ -67,6 +68,8 @@ class Entry:
     """How many entries of the same batch follow."""
     offset: int | None = None
     """Queue offset; None for the next one of the queue."""
+    opens: bool = False
+    """Whether the entry opens a term."""
 
     @property
     def position(self) -> int:
@@ -98,6 +101,10 @@ class Log:
         """Append an operation."""
         return self._append(name, Entry(len(self.named), op, remaining=remaining))
 
+    def opening(self, name: str) -> Entry:
+        """Append the entry that opens the term."""
+        return self._append(name, Entry(len(self.named), opens=True))
+
     def _append(self, name: str, entry: Entry) -> Entry:
         assert name not in self.named, name
         self.named[name] = entry
@@ -127,7 +134,9 @@ class Log:
         """Yield every entry as a store has it: its header and its record."""
         ends: dict[tuple[str, int], int] = {}
         for index, entry in enumerate(self.named.values()):
-            if entry.op is not None:
+            if entry.opens:
+                kind, record = Kind.TERM_OPENING, system_record(b"", entry.position, entry.store_ms)
+            elif entry.op is not None:
                 kind, record = Kind.SYSTEM, system_record(pack_op(entry.op), entry.position, entry.store_ms)
                 name = entry.op.get("name")
                 if entry.op["op"] == "topic_delete":
@@ -157,6 +166,7 @@ def _record(entry: Entry, offset: int) -> bytes:
 def sound_log() -> Log:
     """A log that keeps every rule. Each part has what one kind of client leaves."""
     log = Log()
+    log.opening("opening")
     for number in range(3):
         log.message(f"m{number}")
     log.message("b0", remaining=1)
@@ -268,6 +278,7 @@ def evidence(change: Callable[[Log], object] = lambda log: None) -> Evidence:
         flights=[Flight("n0", 10, (), ()), Flight("n1", 9, (), ())],
         replicas=(0, ""),
         load=(2, 0),
+        served=[Served("n0", 1, 0)],
     )
     for header, record in log.entries():
         found.apply(header, record)
@@ -327,14 +338,23 @@ def _read(found: Evidence) -> None:
             continue
         for offset, message in enumerate(stored):
             receipt = Receipt(
-                PULL_GROUP, "c", 1, queue, offset, message.value, message.position, message.store_ms
+                PULL_GROUP,
+                "c",
+                1,
+                queue,
+                offset,
+                message.value,
+                message.position,
+                message.store_ms,
+                at=SECOND,
             )
             history.received(receipt)
             history.pops.values[message.value] = None
         for group in (PUSH_GROUP, ORDERLY_GROUP, ORDERED_GROUP):
             history.reached.setdefault(group, {})[queue] = len(stored)
     history.commits = [Commit(PULL_GROUP, (TOPIC, 0), 3, 10 * SECOND, 11 * SECOND, ACKNOWLEDGED)]
-    history.positions = [Position(PULL_GROUP, (TOPIC, 0), 3, 12 * SECOND)]
+    history.positions = [Position(PULL_GROUP, (TOPIC, 0), 3, 12 * SECOND, 13 * SECOND)]
+    history.ends = [QueueEnd("c", (TOPIC, 0), 5, 2 * SECOND, 3 * SECOND)]
     history.turns = [
         Turn(ORDERLY_GROUP, "a", 1, (TOPIC, 0), 0, 10, 1, end=20),
         Turn(ORDERLY_GROUP, "b", 1, (TOPIC, 0), 1, 30, 1, end=40),

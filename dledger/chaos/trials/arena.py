@@ -18,6 +18,7 @@ from typing import Any
 from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
 from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
+from dledger.chaos.trials.injected import Served
 from dledger.chaos.trials.namespaces import NamespaceNetwork, can_make_namespaces
 from dledger.chaos.trials.nemeses import FILES, NETWORK, PROXY, needs_of
 from dledger.chaos.trials.network import Network, ProxiedNetwork
@@ -104,6 +105,8 @@ class Arena:
         }
         """What can be broken around each node; empty if no fault of the scenario needs it."""
         self.seen: list[Seen] = []
+        self.served: dict[tuple[str, int], Served] = {}
+        """Maps (node, term) to the first answer of this node in which it leads that term and serves."""
         self.elections: int = 0
         """How many leaders were seen to serve."""
         self.ends: list[Ended] = []
@@ -170,6 +173,8 @@ class Arena:
     def _note(self, node: str, state: Mapping[str, Any]) -> None:
         role, term = str(state.get("role", "SILENT")), int(state.get("term") or -1)
         serving = bool(state.get("serving")) and role == "LEADER"
+        if serving and (node, term) not in self.served:
+            self.served[node, term] = Served(node, term, int(state["applied_index"]))
         before = self._now.get(node)
         if before is not None and (before.role, before.term, before.serving) == (role, term, serving):
             return

@@ -66,6 +66,9 @@ FAULT_THREADS = 8
 T = TypeVar("T")
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
+STANDSTILL = ("stop", "disk-hang")
+"""Kinds of faults during which a leader may not apply what the others acknowledge for it, and answers with
+its old state until it is deposed."""
 
 ENDLESS = ("probe", "topics", "users")
 """Clients that would go on for ever. They are ended before the end phase."""
@@ -331,10 +334,11 @@ class Trial:
             evidence.replicas = (done.returncode, done.stdout[-4000:] + done.stderr[-2000:])
         except subprocess.TimeoutExpired:
             evidence.replicas = (-1, f"the audit did not end within {AUDIT_LIMIT_S:g} s")
-        stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
+        stops = [one.end_s - one.begin_s for one in self._injected if one.kind in STANDSTILL and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
         evidence.flights = self._flights()
+        evidence.served = list(self._arena.served.values())
         evidence.ends = self._unexpected_ends()
 
     def _flights(self) -> list[Flight]:

@@ -18,9 +18,9 @@ from dledger.chaos.scenarios.pop_judge import PopJudge
 from dledger.chaos.scenarios.reset_judge import ResetJudge
 from dledger.chaos.scenarios.timer_judge import waiting
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
-from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.injected import Flight, Injected, Served
 from dledger.files.offline import Found, node_directory, walk
-from dledger.formats.entry import HEADER_SIZE, EntryHeader
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.record import CorruptRecord
 from dledger.runtime.files import OsFiles
 
@@ -70,6 +70,8 @@ class Evidence:
     """The processes that ended though no fault ended them, as texts."""
     flights: Sequence[Flight] = ()
     """The replayed flight recordings."""
+    served: Sequence[Served] = ()
+    """The beginning of each leadership that was seen."""
     first_index: int = -1
     """Index of the first entry that was read."""
     replicas: tuple[int, str] = (-1, "the stores were not compared")
@@ -84,11 +86,15 @@ class Evidence:
         self.pops: PopJudge = PopJudge(0, clocks_are_right=self.clocks_are_right)
         self.ordered: OrderedJudge = OrderedJudge(0, clocks_are_right=self.clocks_are_right)
         self.transactions: TransactionJudge = TransactionJudge()
+        self.openings: dict[int, int] = {}
+        """Maps a term to the index of the entry that opened it."""
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
         """Let every judge read one entry. A judge that finds a broken rule reads no further."""
         if self.first_index < 0:
             self.first_index = header.index
+        if header.kind == Kind.TERM_OPENING:
+            self.openings[header.term] = header.index
         judges = (
             ("log", self.replay.apply),
             ("resets", self.resets.apply),

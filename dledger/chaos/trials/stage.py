@@ -17,7 +17,6 @@ from dledger.chaos.scenarios.broker_clients import (
     OrderlyWorker,
     Producer,
     Program,
-    PullReader,
     PushWorker,
 )
 from dledger.chaos.scenarios.broker_history import BrokerHistory
@@ -31,14 +30,21 @@ from dledger.chaos.scenarios.unaware_reader import UnawareReader
 from dledger.chaos.trials.arena import Arena
 from dledger.chaos.trials.probing import TOPIC as PROBE_TOPIC
 from dledger.chaos.trials.probing import Probing
-from dledger.chaos.trials.programs import SENDS, FocusedProducer, SlowWorker, TopicChurn, UserChanges
+from dledger.chaos.trials.programs import (
+    SENDS,
+    FocusedProducer,
+    PullAndEndReader,
+    SlowWorker,
+    TopicChurn,
+    UserChanges,
+)
 from dledger.local.ports import HOST
 from dledger.runtime.env import Env, production_env
 
 Plain = Callable[["TrialStage", int, BrokerHistory, list[str]], Program]
 PROGRAMS: Mapping[str, tuple[Plain, ...]] = {
     "probe": (Probing,),
-    "pull": (PullReader,),
+    "pull": (PullAndEndReader,),
     "push": (PushWorker, PushWorker),
     "pop": (PopWorker, PopWorker),
     "orderly": (OrderlyWorker, OrderlyWorker),
