@@ -47,6 +47,7 @@ from dledger.flight.reading import UnusableRecording
 from dledger.formats.entry import EntryHeader
 from dledger.local.cluster import ClusterError
 from dledger.local.processes import ProcessError
+from dledger.log.base import ORIGIN
 from dledger.peers.log_client import RequestFailed
 from dledger.runtime.files import OsFiles
 from dledger.runtime.signals import TERMINATED
@@ -76,6 +77,7 @@ ENDLESS = ("probe", "topics", "users")
 Tell = Callable[[str], None]
 FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError)
 """Errors with which injecting or undoing a fault may fail. They are noted in the result."""
+UNREADABLE_STORE = (StoreUnreadable, InstallUnfinished, OSError)
 
 
 FAILOVER_KINDS = ("kill", "stop", "wipe", "power-loss", "partition")
@@ -103,6 +105,7 @@ class Trial:
         self._injected: list[Injected] = []
         self._ended_s = 0.0
         self._threads = ThreadPoolExecutor(FAULT_THREADS, thread_name_prefix="fault")
+        self._begin_looking()
         self._evidence = Evidence(
             self._history,
             clients=scenario.clients,
@@ -291,16 +294,27 @@ class Trial:
                 raise Stuck(f"after {QUIET_LIMIT_S:g} s: {missing}")
             await asyncio.sleep(LOOK_EVERY_S)
 
+    def _begin_looking(self) -> None:
+        """Let the next look of the end phase read the log from its beginning. Further looks go on from there."""
+        self._look = Evidence(self._history, clients=self._scenario.clients)
+        self._looked = ORIGIN
+
     def _missing(self) -> str:
+        """What has not come yet, as a text; empty if everything has."""
         leader = self._arena.leader()
         if leader is None:
             return "no node leads"
         committed = self._arena.cluster.committed_index(leader)
         if committed < 0:
             return f"{leader} leads, and does not answer"
-        look = Evidence(self._history, clients=self._scenario.clients)
-        store = str(self._arena.cluster.store(leader))
-        read_entries(store, SEGMENT_SIZE, committed, look.replay.apply)
+        look, store = self._look, str(self._arena.cluster.store(leader))
+        try:
+            self._looked = read_entries(store, SEGMENT_SIZE, committed, look.apply, self._looked)
+        except UNREADABLE_STORE as error:
+            self._begin_looking()  # a part of the entries may have been applied
+            return f"the log of {leader} cannot be read: {error}"
+        if "log" in look.broken:
+            return ""  # the verdicts will say it
         if waits := what_waits(look.replay):
             return f"{waits} wait"
         try:
@@ -323,10 +337,10 @@ class Trial:
         cluster, evidence = self._arena.cluster, self._evidence
         stores = [str(cluster.store(node)) for node in self._arena.nodes]
         try:
-            ends = {store: read_entries(store, SEGMENT_SIZE, None, _ignore) for store in stores}
+            ends = {store: read_entries(store, SEGMENT_SIZE, None, _ignore).index for store in stores}
             longest = max(stores, key=lambda store: ends[store])
             read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
-        except (StoreUnreadable, InstallUnfinished, OSError) as error:
+        except UNREADABLE_STORE as error:
             evidence.broken["log"] = f"the log cannot be read: {error}"
         command = [sys.executable, "-m", "dledger", "audit", "compare", *stores, "--same-time"]
         try:

@@ -22,6 +22,7 @@ from dledger.chaos.trials.injected import Flight, Injected, Served
 from dledger.files.offline import Found, node_directory, walk
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.record import CorruptRecord
+from dledger.log.base import ORIGIN, LogBase
 from dledger.runtime.files import OsFiles
 
 UNREADABLE = (LookupError, ValueError, TypeError, CorruptRecord)
@@ -29,12 +30,23 @@ UNREADABLE = (LookupError, ValueError, TypeError, CorruptRecord)
 
 
 def read_entries(
-    store: str, segment_size: int, until: int | None, apply: Callable[[EntryHeader, bytes], None]
-) -> int:
+    store: str,
+    segment_size: int,
+    until: int | None,
+    apply: Callable[[EntryHeader, bytes], None],
+    behind: LogBase = ORIGIN,
+) -> LogBase:
     """Call `apply` with each entry of a store up to index `until` (None: to the end of the log), in order.
-    Returns the index of the last entry. The store may be in use."""
+    The store may be in use.
+
+    Returns the place behind the last entry. If it is given as `behind`, a later call goes on from there. All
+    stores of a group have the same committed entries, so it may read another store. Raises StoreUnreadable,
+    InstallUnfinished and OSError.
+    """
     files = OsFiles()
-    last = -1
+    last = behind
+    if until is not None and until <= behind.index:
+        return last
 
     def found(piece: Found) -> None:
         nonlocal last
@@ -43,9 +55,10 @@ def read_entries(
                 return
             at = header.pos - piece.start - piece.offset
             apply(header, bytes(piece.data[at + HEADER_SIZE : at + header.size]))
-            last = header.index
+            last = LogBase(header.index, header.term, header.pos + header.size, header.chain_crc)
 
-    walk(files, node_directory(files, store), segment_size, until, found)
+    begin = None if behind is ORIGIN else behind
+    walk(files, node_directory(files, store), segment_size, until, found, begin)
     return last
 
 
