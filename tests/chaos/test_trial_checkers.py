@@ -38,6 +38,12 @@ def test_a_planted_fault_is_named_by_the_checker_of_its_rule_and_by_no_other(pla
     assert planted.said in wrong[planted.rule]
 
 
+def test_the_verdict_of_the_audit_begins_with_its_first_finding() -> None:
+    found = evidence()
+    found.replicas = (3, "replica  first  end\n\ninfo  KEY_LAG n1\nerror  BIT_ROT n2\n")
+    assert broken(found)["replicas"].text.splitlines()[0] == "error  BIT_ROT n2"
+
+
 def test_every_checker_has_a_planted_fault() -> None:
     tried = {planted.rule for planted in PLANTED}
     missing = [name for name in NAMES if name not in tried]

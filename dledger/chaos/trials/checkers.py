@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dledger.audit.findings import Severity
 from dledger.chaos.failover import LOAD_TOPIC
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_clients import ORDERLY_GROUP, PULL_GROUP, PUSH_GROUP
@@ -227,7 +228,9 @@ def _deletions(evidence: Evidence) -> int:
 def _replicas(evidence: Evidence) -> int:
     code, report = evidence.replicas
     if code:
-        raise InvariantViolated(report)
+        worse = tuple(one.name.lower() for one in Severity if one > Severity.INFO)
+        first = next((line for line in report.splitlines() if line.startswith(worse)), "")
+        raise InvariantViolated(f"{first}\n\n{report}".strip())
     return evidence.replay.index + 1
 
 

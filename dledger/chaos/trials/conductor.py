@@ -295,7 +295,7 @@ class Trial:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _begin_looking(self) -> None:
-        """Let the next look of the end phase read the log from its beginning. Further looks go on from there."""
+        """Let the next look of the end phase read the whole log. Later looks go on where it ended."""
         self._look = Evidence(self._history, clients=self._scenario.clients)
         self._looked = ORIGIN
 
