@@ -34,5 +34,6 @@ TRIALS: tuple[Tried, ...] = (
     Tried("acknowledges-before-fsync", "blackout", 20, "sends"),
     Tried("serves-before-term-opens", "slow-openings", 25, "openings"),
     Tried("no-body-crc", "bit-rot", 15, "replicas"),
+    Tried("no-check-quorum", "majority-partition", 20, "linear"),
 )
 """One row for each mutant."""
