@@ -242,8 +242,10 @@ def walk(
     segment_size: int,
     until: int | None = None,
     found: Callable[[Found], None] = lambda piece: None,
+    behind: LogBase | None = None,
 ) -> Walk:
-    """Accept entry after entry, to the end or to the first end of a batch at or behind index `until`.
+    """Accept entry after entry, to the end or to the first end of a batch at or behind index `until`. The
+    walk begins with the log, or after the entry that `behind` describes, where an earlier walk ended.
 
     For a log without entries the walk ends with its base (`log_base`, whose errors are raised). `found` is
     called with every accepted part of the log, in order. The last part may hold entries of an incomplete
@@ -251,14 +253,16 @@ def walk(
     """
     walker = _Walker(segment_size, until, found)
     starts = segment_starts(files, node_dir, segment_size)
-    base = log_base(files, node_dir)
+    base = log_base(files, node_dir) if behind is None else behind
+    first = 0
     if base is not None:
-        starts = [start for start in starts if start >= base.pos]  # retention may have been cut short
+        first = base.pos // segment_size * segment_size
+        starts = [start for start in starts if start >= first]  # retention may have been cut short
         walker.begin_behind(base)
     if starts:
-        if base is not None and starts[0] != base.pos:
-            raise StoreUnreadable(f"{node_dir}: segment {segment_name(base.pos)} is missing")
-        walker.result.begin_pos = walker.result.end_pos = starts[0]
+        if base is not None and starts[0] != first:
+            raise StoreUnreadable(f"{node_dir}: segment {segment_name(first)} is missing")
+        walker.result.begin_pos = walker.result.end_pos = starts[0] if base is None else base.pos
     for start in starts:
         try:
             file = files.open(f"{node_dir}/{DATA_DIR}/{segment_name(start)}")
@@ -266,7 +270,7 @@ def walk(
             walker.result.stopped_by = f"segment {segment_name(start)} was removed meanwhile"
             break
         try:
-            goes_on = walker.segment(file, start)
+            goes_on = walker.segment(file, start, base.pos - start if base and start == first else 0)
         finally:
             file.close()
         if not goes_on:
@@ -292,10 +296,9 @@ class _Walker:
         self.result = Walk(base.pos, base.index + 1, base.index, base.term, base.chain or 0, base.pos)
         self.result.newest_ms = base.store_time_ms
 
-    def segment(self, file: File, start: int) -> bool:
-        """Walk one segment. Return True if it ended with a blank tail, so that the next segment may
-        follow."""
-        offset = 0
+    def segment(self, file: File, start: int, offset: int = 0) -> bool:
+        """Walk one segment from this offset on. Return True if it ended with a blank tail, so that the next
+        segment may follow."""
         while True:
             window = memoryview(file.pread(min(WINDOW, self._size - offset), offset))
             headers: list[EntryHeader] = []

@@ -18,7 +18,7 @@ from dledger.flight.blocks import (
     file_number,
     read_blocks,
 )
-from dledger.flight.version import CORE_VERSION
+from dledger.flight.version import core_version
 from dledger.formats.store_files import FLIGHT_DIR
 from dledger.runtime import Files
 
@@ -137,10 +137,11 @@ def _decode_begin(path: str, block: Block) -> Begin:
     """Decode the state of a file. Raises UnusableRecording for one of another version."""
     try:
         format_, version = decode_head(block.content)
-        if format_ != FORMAT or version != CORE_VERSION:
+        own = core_version()
+        if format_ != FORMAT or version != own:
             raise UnusableRecording(
                 f"{path}: recorded by version {version} (format {format_}) of the core, this program has "
-                f"version {CORE_VERSION} (format {FORMAT}): replay it with the program that recorded it"
+                f"version {own} (format {FORMAT}): replay it with the program that recorded it"
             )
         return decode_begin(block.content)
     except msgspec.MsgspecError as error:

@@ -30,7 +30,7 @@ from dledger.flight.cores import (
 )
 from dledger.flight.states import CoreState, dump
 from dledger.flight.tape import Tape
-from dledger.flight.version import CORE_VERSION
+from dledger.flight.version import core_version
 from dledger.formats.store_files import FLIGHT_DIR, HardState
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.install import Offer
@@ -141,6 +141,7 @@ class FlightRecorder:
         self._follower: RecordedFollower | None = None
         self._log: RecordedLog | None = None
         self._run = 0
+        self._version = ""
         self._loop: asyncio.AbstractEventLoop
         self._offset = 0
         self._writing = False
@@ -230,7 +231,9 @@ class FlightRecorder:
             return
         self._loop = asyncio.get_running_loop()
         try:
-            self._run = await self._env.workers.run(Lane.DISK, self._ring.open)
+            self._version, self._run = await self._env.workers.run(
+                Lane.DISK, lambda: (core_version(), self._ring.open())
+            )
         except OSError as error:
             self._stop(error)
             return
@@ -267,7 +270,7 @@ class FlightRecorder:
     def _begin(self) -> Begin:
         return Begin(
             FORMAT,
-            CORE_VERSION,
+            self._version,
             self._node,
             self._run,
             self._loop.time(),

@@ -28,14 +28,14 @@ def _source_of(module: ModuleType) -> bytes:
     return bytes(read(module.__file__))
 
 
-def _hash_sources() -> str:
+def core_version() -> str:
+    """Hash of the sources of the core, as VERSION_DIGITS hexadecimal digits.
+
+    It reads a dozen files, so it blocks, and only recorders and replays call it. A recorder calls it once,
+    when it begins, so an edit while the process runs does not change the version of its recording.
+    """
     digest = sha256()
     for module in SOURCES:
         source = _source_of(module)
         digest.update(f"{module.__name__} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:VERSION_DIGITS]
-
-
-CORE_VERSION = _hash_sources()
-"""Hash of the sources of the core. It is computed at import, so an edit while the process runs does not
-change it."""

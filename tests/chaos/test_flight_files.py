@@ -281,7 +281,7 @@ def test_a_state_that_does_not_follow_from_the_calls_is_found(ring: Path) -> Non
 
 
 def test_another_version_is_refused(ring: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CORE_VERSION", "0123456789abcdef")
+    monkeypatch.setattr(reading, "core_version", lambda: "0123456789abcdef")
     with pytest.raises(UnusableRecording, match="this program has version 0123456789abcdef"):
         replayed(ring)
 

@@ -13,7 +13,10 @@ from dledger.chaos.mutants import command
 from dledger.chaos.mutants.judges import JUDGES
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
 from dledger.chaos.mutants.suites import FAST, SIM, SUITES
+from dledger.chaos.mutants.trials import SEEDS, TRIALS, Tried
 from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.trials.checkers import CHECKERS
+from dledger.chaos.trials.scenario import library
 from tests.command_line import run
 
 MUTANTS = all_mutants()
@@ -115,6 +118,50 @@ def test_each_judge_has_a_mutant_and_a_profile_that_exist() -> None:
     assert {judged.mutant for judged in JUDGES} <= {mutant.name for mutant in MUTANTS}
     assert {judged.profile for judged in JUDGES} <= set(PROFILES)
     assert len({judged.judge for judged in JUDGES}) == len(JUDGES) >= 12
+
+
+def test_each_trial_of_a_mutant_names_a_scenario_and_a_checker_that_exist() -> None:
+    assert {row.mutant for row in TRIALS} <= {mutant.name for mutant in MUTANTS}
+    assert {row.scenario for row in TRIALS} <= set(library())
+    assert {row.checker for row in TRIALS} <= {checker.name for checker in CHECKERS}
+    assert len({row.mutant: None for row in TRIALS}) == len(TRIALS)
+
+
+@pytest.mark.parametrize(
+    ("found", "also", "caught", "said"),
+    [
+        ({"sends": "lost: m1"}, {}, True, "sends: lost: m1"),
+        ({"sends": "lost: m1"}, {"progress": "no node leads"}, True, "sends: lost: m1"),
+        ({"sends": "lost: m1"}, {"sends": "lost: m2"}, False, "the unchanged tree breaks rules, too"),
+        ({"sends": "lost: m1"}, {"": "no end within 9 s"}, False, "the unchanged tree breaks rules, too"),
+        ({"progress": "no node leads"}, {}, False, "no node leads"),
+        ({}, {}, False, "every rule holds"),
+    ],
+)
+def test_a_trial_catches_a_mutant_if_its_checker_names_it_and_not_the_unchanged_tree(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    found: dict[str, str],
+    also: dict[str, str],
+    caught: bool,
+    said: str,
+) -> None:
+    mutant = write(tmp_path, PATCH, "x = 1\ny = 2\nz = 4\n")
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    changed: list[bool] = []
+
+    def broken(row: Tried, tree: Path, seed: int) -> dict[str, str]:
+        changed.append("y = 3" in (tree / "pkg" / "a.py").read_text())
+        return found if changed[-1] else also
+
+    monkeypatch.setattr(command, "_broken_rules", broken)
+    result = command.try_trial(Tried("m", "kill-leader", 9, "sends"), mutant)
+    assert (result.caught, said in result.by) == (caught, True), result
+    assert result.seeds == (1 if caught else SEEDS)
+    if caught:
+        assert changed == [True, False]
+        assert command.try_trial(Tried("m", "kill-leader", 9, "sends"), mutant, with_baseline=False).caught
+        assert changed == [True, False, True]
 
 
 def test_the_command_is_registered_like_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:

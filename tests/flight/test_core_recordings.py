@@ -28,7 +28,7 @@ from dledger.flight.replaying import replay
 from dledger.flight.states import dump
 from dledger.flight.steps import Replay
 from dledger.flight.tape import Tape
-from dledger.flight.version import CORE_VERSION
+from dledger.flight.version import core_version
 from dledger.formats.store_files import HardState
 from dledger.messages import (
     Append,
@@ -70,7 +70,7 @@ class RecordedLife:
         self.leader: RecordedLeader | None = None
         self.follower: RecordedFollower | None = None
         state = dump(self.elector, None, None)
-        self.begin = Begin(FORMAT, CORE_VERSION, name, 1, now, 0, 0, state)
+        self.begin = Begin(FORMAT, core_version(), name, 1, now, 0, 0, state)
         self.tape.running = True
         self.elector.open(hard_state, tuple(voters), now, may_vote=may_vote)
 
@@ -104,7 +104,7 @@ class RecordedLife:
         files = [
             FlightFile("begin", 1, self.begin, 0, (block,), False),
             FlightFile(
-                "end", 2, Begin(FORMAT, CORE_VERSION, self.begin.node, 1, 0.0, 0, 0, end), 2, (), False
+                "end", 2, Begin(FORMAT, core_version(), self.begin.node, 1, 0.0, 0, 0, end), 2, (), False
             ),
         ]
         return replay(files, check=check_invariants, keep=10**6)

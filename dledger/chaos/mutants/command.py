@@ -40,6 +40,8 @@ NOT_COPIED = (
 )  # fmt: skip
 _TAIL_LINES = 40
 _LONGEST = 160
+END_LIMIT_S = 60.0
+"""Longest time, in seconds, that an interpreter gets to end after SIGTERM. Then it is killed."""
 JUDGE_LIMIT_S = 300.0
 """Longest time for one seed of `--judges`, in seconds."""
 JUDGE_SEEDS = 24
@@ -114,7 +116,12 @@ def run(args: Options) -> int:
     if args.trials:
         named = {mutant.name: mutant for mutant in mutants}
         return _run_all(
-            args, [partial(try_trial, row, named[row.mutant]) for row in TRIALS if row.mutant in named]
+            args,
+            [
+                partial(try_trial, row, named[row.mutant], with_baseline=not args.no_baseline)
+                for row in TRIALS
+                if row.mutant in named
+            ],
         )
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
@@ -213,57 +220,73 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 def try_judge(judged: Judged, mutant: Mutant) -> Result:
     """Apply the mutant to a copy of the tree, and play seeds until its judge finds it. What other judges find
     does not count."""
-    result = Result(mutant.name)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = copy_tree(Path(folder))
-        apply(mutant, tree)
-        for seed in range(judged.seed, judged.seed + JUDGE_SEEDS):
-            result.seeds += 1
-            try:
-                violation, output = _first_violation(tree, seed, 1, judged.profile, JUDGE_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
-            what = str(violation["message"]).splitlines()[0] if violation else output
-            result.caught = violation is not None and judged.says in what
-            said = "" if result.caught else f" did not say {judged.says!r}, but"
-            result.by = f"{judged.judge}{said}: {what}"[:_LONGEST]
-            result.ran.append(f"seed {seed}: {result.by}")
-            if result.caught:
-                break
-    result.seconds = time.monotonic() - began
-    return result
+
+    def play(tree: Path, seed: int) -> tuple[bool, str]:
+        try:
+            violation, output = _first_violation(tree, seed, 1, judged.profile, JUDGE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
+        what = str(violation["message"]).splitlines()[0] if violation else output
+        caught = violation is not None and judged.says in what
+        said = "" if caught else f" did not say {judged.says!r}, but"
+        return caught, f"{judged.judge}{said}: {what}"
+
+    return _try_seeds(mutant, range(judged.seed, judged.seed + JUDGE_SEEDS), play)
 
 
-def try_trial(row: Tried, mutant: Mutant) -> Result:
+def try_trial(row: Tried, mutant: Mutant, *, with_baseline: bool = True) -> Result:
     """Apply the mutant to a copy of the tree, and run trials until the checker of the row finds it. What
-    other checkers find does not count."""
+    other checkers find does not count. With `with_baseline`, what the checker also finds in a trial of the
+    unchanged tree, with the same seed, does not count either."""
+
+    def play(tree: Path, seed: int) -> tuple[bool, str]:
+        broken = _broken_rules(row, tree, seed)
+        caught = row.checker in broken
+        what = f"{row.checker}: {broken[row.checker]}" if caught else str(broken or "every rule holds")
+        if caught and with_baseline:
+            with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+                also = _broken_rules(row, copy_tree(Path(folder)), seed)
+            if row.checker in also or "" in also:
+                caught, what = False, f"the unchanged tree breaks rules, too: {also}"
+        return caught, f"{row.scenario}, {what}"
+
+    return _try_seeds(mutant, range(SEEDS), play)
+
+
+def _try_seeds(mutant: Mutant, seeds: Sequence[int], play: Callable[[Path, int], tuple[bool, str]]) -> Result:
+    """Apply the mutant to a copy of the tree, and play seeds until one of them catches it. `play` gets the
+    tree and a seed. It returns whether the mutant was caught, and a text that says by what."""
     result = Result(mutant.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         apply(mutant, tree)
-        for seed in range(SEEDS):
+        for seed in seeds:
             result.seeds += 1
-            arguments = ["-m", "dledger", "chaos", "run", row.scenario, "--json"]
-            arguments += ["--seconds", f"{row.seconds:g}", "--seed", str(seed)]
-            arguments += ["--dir", str(Path(folder) / f"trial-{seed}")]  # removed with the tree
-            try:
-                done = _python(arguments, tree, LIMIT_S)
-                verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
-                broken = {one["name"]: one["text"] for one in verdicts if not one["holds"]}
-            except subprocess.TimeoutExpired:
-                broken = {"": f"no end within {LIMIT_S:.0f} s"}
-            except (ValueError, IndexError, KeyError, TypeError):
-                broken = {"": f"exit code {done.returncode}: {_tail(done.stdout)}"}
-            result.caught = row.checker in broken
-            said = broken[row.checker] if result.caught else str(broken or "every rule holds")
-            result.by = f"{row.scenario}, {row.checker}: {said}"[:_LONGEST]
+            result.caught, text = play(tree, seed)
+            result.by = text[:_LONGEST]
             result.ran.append(f"seed {seed}: {result.by}")
             if result.caught:
                 break
     result.seconds = time.monotonic() - began
     return result
+
+
+def _broken_rules(row: Tried, tree: Path, seed: int) -> dict[str, str]:
+    """Run a trial on a copy of the tree. Maps each broken rule to the text of its verdict. A trial without a
+    result has the rule with the empty name, and its text says why."""
+    with tempfile.TemporaryDirectory(prefix="trial-") as folder:
+        arguments = ["-m", "dledger", "chaos", "run", row.scenario, "--json"]
+        arguments += ["--seconds", f"{row.seconds:g}", "--seed", str(seed), "--dir", folder]
+        try:
+            done = _python(arguments, tree, LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return {"": f"no end within {LIMIT_S:.0f} s"}
+    try:
+        verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
+        return {one["name"]: one["text"] for one in verdicts if not one["holds"]}
+    except (ValueError, IndexError, KeyError, TypeError):
+        return {"": f"exit code {done.returncode}: {_tail(done.stdout)}"}
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
@@ -355,14 +378,15 @@ def _first_violation(
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
     """Run this interpreter on a copy of the tree. The output has standard output and standard error
-    together."""
+    together. Raises TimeoutExpired after the interpreter was ended with SIGTERM, so that it can end the
+    processes that it started."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
         "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h"),
         SWITCH: "0",  # mutants change Python code, so no compiled twin may run in its place
     }
-    return subprocess.run(
+    with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=tree,
         env=environment,
@@ -370,9 +394,20 @@ def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.Comp
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=limit_s,
-        check=False,
-    )
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.communicate(timeout=END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
 def _tail(output: str) -> str:

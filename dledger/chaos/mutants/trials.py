@@ -31,5 +31,9 @@ TRIALS: tuple[Tried, ...] = (
     Tried("rolled-back-is-delivered", "transactions", 20, "transactions"),
     Tried("resend-is-stored-again", "pause-leader", 30, "sends"),
     Tried("timed-comes-early", "timers", 15, "timers"),
+    Tried("acknowledges-before-fsync", "blackout", 20, "sends"),
+    Tried("serves-before-term-opens", "slow-openings", 25, "openings"),
+    Tried("no-body-crc", "bit-rot", 15, "replicas"),
+    Tried("no-check-quorum", "majority-partition", 20, "linear"),
 )
 """One row for each mutant."""

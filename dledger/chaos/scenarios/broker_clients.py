@@ -417,6 +417,7 @@ class Consumer(Program):
                 message.store_timestamp_ms,
                 self._stage.leader_term(),
                 self._stage.begun,
+                self.now(),
             )
         )
 
@@ -462,7 +463,7 @@ class PullReader(Consumer):
     def _stands(self, queue: MessageQueue, offset: int, begin: int) -> None:
         if self.lives > 1 and offset > 0:
             self._stage.marks.reach("a consumer went on where its group had been")
-        self._history.positions.append(Position(self.group, self.place_of(queue), offset, begin))
+        self._history.positions.append(Position(self.group, self.place_of(queue), offset, begin, self.now()))
 
     async def _commit(self, consumer: AsyncPullConsumer) -> None:
         """Commit each queue in a request of its own, so that each outcome is known. Sometimes ask for the

@@ -56,6 +56,8 @@ class Receipt:
     begun: int = 0
     """The latest position at which the log of any broker began when the message was received. The group may
     skip messages before it."""
+    at: int = -1
+    """When the message was received, as world time in ns."""
 
 
 @dataclass
@@ -98,6 +100,18 @@ class Position:
     queue: Queue
     offset: int
     begin: int
+    end: int = -1
+
+
+@dataclass
+class QueueEnd:
+    """The offset of the next message of a queue, from an answer of the leader. Times are world time in ns."""
+
+    client: str
+    queue: Queue
+    offset: int
+    begin: int
+    end: int
 
 
 @dataclass
@@ -134,6 +148,7 @@ class BrokerHistory:
     turns: list[Turn] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
+    ends: list[QueueEnd] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
     deletions: DeletionHistory = field(default_factory=DeletionHistory)
     users: UserHistory = field(default_factory=UserHistory)

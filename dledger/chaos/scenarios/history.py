@@ -8,7 +8,7 @@ that is there twice is *duplicated*.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dledger.chaos.invariants import InvariantViolated
@@ -87,7 +87,7 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
     for value, index in places.items():
         if value not in sent:
             raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
-    _judge_order(calls, places)
+    judge_order(calls, places)
     return verdict
 
 
@@ -104,7 +104,7 @@ def judge_reads(calls: list[Call], log: Mapping[int, bytes]) -> int:
             there = "another entry" if call.index in log else "none"
             raise InvariantViolated(f"{call.client} read an entry at {call.index}, and the log has {there}")
         answered += call.outcome in (ACKNOWLEDGED, ABSENT)
-    _judge_order(calls, {})
+    judge_order(calls, {})
     return answered
 
 
@@ -163,8 +163,10 @@ def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None]
         )
 
 
-def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
+def judge_order(calls: Sequence[Call], places: Mapping[bytes, int]) -> int:
     """Check that all calls are linearizable (docs/internals/simulator.md says why this check is enough).
+    `places` maps a value to its index in the final log. Returns how many calls were compared with an earlier
+    one. Raises InvariantViolated for the first call that contradicts one.
 
     If a client was told an index, that index is committed for every call that begins later:
 
@@ -174,29 +176,33 @@ def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
     """
     told = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
-    place = 0
+    place = compared = 0
     for call in sorted(calls, key=lambda one: one.begin):
         while place < len(told) and told[place].end < call.begin:
             if highest is None or told[place].index > highest.index:
                 highest = told[place]
             place += 1
         if highest is not None:
-            _judge_after(call, highest, places)
+            compared += _judge_after(call, highest, places)
+    return compared
 
 
-def _judge_after(call: Call, highest: Call, places: Mapping[bytes, int]) -> None:
+def _judge_after(call: Call, highest: Call, places: Mapping[bytes, int]) -> bool:
     """Check one call. `highest` is the call with the highest index among those that ended before this call
-    began."""
+    began. Returns whether the call says anything about the highest index when it began."""
     seen = f"{_what(highest)} was told {highest.index}"
     if call.kind == "append":
         index = places.get(call.value)
         if index is not None and index <= highest.index:
             raise InvariantViolated(f"{_what(call)} ({call.outcome}) is at {index}, but began after {seen}")
-    elif call.kind == "read":
+        return index is not None
+    if call.kind == "read":
         if call.outcome == ACKNOWLEDGED and call.index < highest.index:
             raise InvariantViolated(f"stale read point {call.index} of {call.client}, begun after {seen}")
-    elif call.outcome == ABSENT and call.index <= highest.index:
+        return call.outcome == ACKNOWLEDGED
+    if call.outcome == ABSENT and call.index <= highest.index:
         raise InvariantViolated(f"{call.client} was told that there is no {call.index}, asked after {seen}")
+    return call.outcome == ABSENT
 
 
 def _what(call: Call) -> str:

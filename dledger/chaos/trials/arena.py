@@ -18,6 +18,7 @@ from typing import Any
 
 from dledger.chaos.flight_replay import replay_path
 from dledger.chaos.replacement import ask
+from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.client_stage import BROKER_NAME
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
@@ -38,6 +39,7 @@ from dledger.flight.reading import UnusableRecording
 from dledger.formats.entry import EntryHeader
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
 from dledger.local.placement import LOOPBACK, NAMESRV, Placement
+from dledger.log.base import ORIGIN, LogBase
 from dledger.runtime.files import OsFiles
 from dledger.runtime.signals import TERMINATED
 
@@ -49,6 +51,8 @@ DEPARTED = "departed"
 """Directory with the stores of nodes that have left the group."""
 AUDIT_LIMIT_S = 600.0
 """Longest time of the comparison of all stores, in seconds."""
+UNREADABLE_STORE = (StoreUnreadable, InstallUnfinished, OSError)
+"""Errors with which the log of a store may fail to be read."""
 MAX_LAG = 1 << 62
 """The audit never warns that a node which has left the group is this many entries behind."""
 SETTINGS: Mapping[str, str] = {
@@ -124,6 +128,9 @@ class Arena(SystemUnderTest):
         }
         """What can be broken around each node; empty if no fault of the scenario needs it."""
         self.where: str = f"a group of {scenario.nodes} brokers in {directory}"
+        self._look: Evidence = Evidence(BrokerHistory())
+        """The log as far as `read_committed` has read it, up to `_looked`."""
+        self._looked: LogBase = ORIGIN
         self.ends: list[Ended] = []
         """The processes of brokers that ended, except those that run until the end."""
 
@@ -191,8 +198,14 @@ class Arena(SystemUnderTest):
         committed = self.cluster.committed_index(leader)
         if committed < 0:
             return f"{leader} leads, and does not answer"
-        store = str(self.cluster.store(leader))
-        read_entries(store, SEGMENT_SIZE, committed, evidence.replay.apply)
+        look, store = self._look, str(self.cluster.store(leader))
+        try:
+            self._looked = read_entries(store, SEGMENT_SIZE, committed, look.apply, self._looked)
+        except UNREADABLE_STORE as error:
+            # A part of the entries may have been applied: the next look reads all again.
+            self._look, self._looked = Evidence(BrokerHistory()), ORIGIN
+            return f"the log of {leader} cannot be read: {error}"
+        evidence.replay, evidence.broken = look.replay, look.broken
         return ""
 
     def interrupt(self) -> None:
@@ -211,13 +224,14 @@ class Arena(SystemUnderTest):
         try:
             longest = max(stores, key=_reach)
             read_entries(longest, SEGMENT_SIZE, None, evidence.apply)
-        except (StoreUnreadable, InstallUnfinished, OSError) as error:
+        except UNREADABLE_STORE as error:
             evidence.broken["log"] = f"the log cannot be read: {error}"
         evidence.replicas = _audit(*stores, "--same-time")
         for departed in self.departed:
             if not evidence.replicas[0]:  # a node that has left lacks what came after it
                 evidence.replicas = _audit(str(departed.store), longest, "--lag-warning", str(MAX_LAG))
         evidence.flights = self._flights()
+        evidence.served = list(self.served.values())
         evidence.ends = self._unexpected_ends(injected, ended_s)
 
     def _flights(self) -> list[Flight]:
@@ -374,7 +388,7 @@ def _reach(store: str) -> tuple[int, int]:
         if not first:
             first.append(header.index)
 
-    last = read_entries(store, SEGMENT_SIZE, None, apply)
+    last = read_entries(store, SEGMENT_SIZE, None, apply).index
     return last, -first[0] if first else 0
 
 

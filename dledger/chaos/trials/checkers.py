@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dledger.audit.findings import Severity
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.pressure import LOAD_TOPIC
 from dledger.chaos.scenarios.broker_clients import PULL_GROUP
@@ -28,6 +29,7 @@ from dledger.chaos.scenarios.broker_judge import (
 from dledger.chaos.scenarios.broker_replay import HALF, UNREAD, Stored
 from dledger.chaos.scenarios.deletion_history import is_brief, judge_deletions
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, judge_reads
+from dledger.chaos.scenarios.linear_judge import judge_linear
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics
 from dledger.chaos.scenarios.pop_judge import copies_of, judge_popped
 from dledger.chaos.scenarios.timer_judge import judge_timers
@@ -197,6 +199,23 @@ def _offsets(evidence: Evidence) -> int:
     return len(history.commits) + len(history.positions)
 
 
+def _linear(evidence: Evidence) -> int:
+    return judge_linear(evidence.history, lasting(evidence.replay.messages), evidence.stale_ns)
+
+
+def _openings(evidence: Evidence) -> int:
+    for one in evidence.served:
+        opening = evidence.openings.get(one.term)
+        if opening is None:
+            raise InvariantViolated(f"{one.node} served in term {one.term}, which no entry of the log opens")
+        if one.applied < opening:
+            raise InvariantViolated(
+                f"{one.node} served in term {one.term} when it had applied entry {one.applied}, "
+                f"and entry {opening} opens that term"
+            )
+    return len(evidence.served)
+
+
 def _turns(evidence: Evidence) -> int:
     judge_turns(evidence.history.turns, BrokerVerdict())
     return len(evidence.history.turns)
@@ -250,7 +269,9 @@ def _deletions(evidence: Evidence) -> int:
 def _replicas(evidence: Evidence) -> int:
     code, report = evidence.replicas
     if code:
-        raise InvariantViolated(report)
+        worse = tuple(one.name.lower() for one in Severity if one > Severity.INFO)
+        first = next((line for line in report.splitlines() if line.startswith(worse)), "")
+        raise InvariantViolated(f"{first}\n\n{report}".strip())
     return evidence.replay.index + 1
 
 
@@ -328,6 +349,13 @@ CHECKERS: Sequence[Checker] = (
         ("log",),
     ),
     Checker("offsets", "No acknowledged consumer offset went back.", _offsets, ("pull",)),
+    Checker(
+        "linear",
+        "What clients were shown and told is linearizable: what was acknowledged is seen from then on, and "
+        "no read goes back.",
+        _linear,
+        ("pull",),
+    ),
     Checker("resets", "Every acknowledged reset of consumer offsets is in the log.", _resets),
     Checker("owners", "A queue that is consumed in order had one consumer at a time.", _turns, ("orderly",)),
     Checker("delays", "Every delayed message came once, and not early.", _delays),
@@ -348,6 +376,9 @@ CHECKERS: Sequence[Checker] = (
         "A topic or user that was made again has nothing of the one before.",
         _deletions,
         ("topics", "users"),
+    ),
+    Checker(
+        "openings", "A leader served only after it had applied the entry that opened its term.", _openings
     ),
     Checker("replicas", "The audit finds the stores of all nodes sound and equal.", _replicas, SENDERS),
     Checker(

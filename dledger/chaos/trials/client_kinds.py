@@ -16,7 +16,6 @@ from dledger.chaos.scenarios.broker_clients import (
     Planned,
     Producer,
     Program,
-    PullReader,
     PushWorker,
 )
 from dledger.chaos.scenarios.broker_history import BrokerHistory
@@ -30,7 +29,7 @@ from dledger.chaos.trials.other_clients import TOPIC as OTHER_TOPIC
 from dledger.chaos.trials.other_clients import GoClient, JavaClient, OtherStage
 from dledger.chaos.trials.other_tools import TOOLS
 from dledger.chaos.trials.probing import Probing
-from dledger.chaos.trials.programs import SlowWorker, TopicChurn, UserChanges
+from dledger.chaos.trials.programs import PullAndEndReader, SlowWorker, TopicChurn, UserChanges
 
 
 class EveryStage(OtherStage, LogStage, Protocol):
@@ -88,7 +87,10 @@ CLIENTS: Mapping[str, ClientKind] = {
         first=BROKER_PRODUCERS,
     ),
     "pull": ClientKind(
-        "reads all queues, commits consumer offsets, and asks for them", (PullReader,), group=PULL_GROUP
+        "reads all queues, commits consumer offsets, and asks for them; asks for the end of one queue "
+        "after the other",
+        (PullAndEndReader,),
+        group=PULL_GROUP,
     ),
     "push": ClientKind("two push consumers of one group", (PushWorker, PushWorker), group=PUSH_GROUP),
     "pop": ClientKind("two consumers that pop messages", (PopWorker, PopWorker)),

@@ -61,6 +61,9 @@ FAULT_THREADS = 8
 T = TypeVar("T")
 STALE_NS = 1_000_000_000
 """How long a leader that was cut off may answer from an old state, in ns, as in the simulator."""
+STANDSTILL = ("stop", "disk-hang")
+"""Kinds of faults during which a leader may not apply what the others acknowledge for it, and answers with
+its old state until it is deposed."""
 
 Tell = Callable[[str], None]
 FAULT_ERRORS = (ClusterError, ProcessError, RequestFailed, OSError, TimeoutError)
@@ -315,9 +318,12 @@ class Trial:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _missing(self) -> str:
+        """What has not come yet, as a text; empty if everything has."""
         look = Evidence(self._history, clients=self._scenario.clients)
         if problem := self._system.read_committed(look):
             return problem
+        if "log" in look.broken:
+            return ""  # the verdicts will say it
         if waits := what_waits(look.replay):
             return f"{waits} wait"
         try:
@@ -337,7 +343,7 @@ class Trial:
 
     def _collect(self) -> None:
         evidence = self._evidence
-        stops = [one.end_s - one.begin_s for one in self._injected if one.kind == "stop" and one.end_s]
+        stops = [one.end_s - one.begin_s for one in self._injected if one.kind in STANDSTILL and one.end_s]
         evidence.stale_ns = STALE_NS + round(max(stops, default=0.0) * 1e9)
         evidence.injected = self._injected
         self._system.collect(evidence, self._injected, self._ended_s)

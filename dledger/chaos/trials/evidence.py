@@ -18,10 +18,11 @@ from dledger.chaos.scenarios.pop_judge import PopJudge
 from dledger.chaos.scenarios.reset_judge import ResetJudge
 from dledger.chaos.scenarios.timer_judge import waiting
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
-from dledger.chaos.trials.injected import Flight, Injected
+from dledger.chaos.trials.injected import Flight, Injected, Served
 from dledger.files.offline import Found, node_directory, walk
-from dledger.formats.entry import HEADER_SIZE, EntryHeader
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.record import CorruptRecord
+from dledger.log.base import ORIGIN, LogBase
 from dledger.runtime.files import OsFiles
 
 UNREADABLE = (LookupError, ValueError, TypeError, CorruptRecord)
@@ -29,12 +30,23 @@ UNREADABLE = (LookupError, ValueError, TypeError, CorruptRecord)
 
 
 def read_entries(
-    store: str, segment_size: int, until: int | None, apply: Callable[[EntryHeader, bytes], None]
-) -> int:
+    store: str,
+    segment_size: int,
+    until: int | None,
+    apply: Callable[[EntryHeader, bytes], None],
+    behind: LogBase = ORIGIN,
+) -> LogBase:
     """Call `apply` with each entry of a store up to index `until` (None: to the end of the log), in order.
-    Returns the index of the last entry. The store may be in use."""
+    The store may be in use.
+
+    Returns the place behind the last entry. If it is given as `behind`, a later call goes on from there. All
+    stores of a group have the same committed entries, so it may read another store. Raises StoreUnreadable,
+    InstallUnfinished and OSError.
+    """
     files = OsFiles()
-    last = -1
+    last = behind
+    if until is not None and until <= behind.index:
+        return last
 
     def found(piece: Found) -> None:
         nonlocal last
@@ -43,9 +55,10 @@ def read_entries(
                 return
             at = header.pos - piece.start - piece.offset
             apply(header, bytes(piece.data[at + HEADER_SIZE : at + header.size]))
-            last = header.index
+            last = LogBase(header.index, header.term, header.pos + header.size, header.chain_crc)
 
-    walk(files, node_directory(files, store), segment_size, until, found)
+    begin = None if behind is ORIGIN else behind
+    walk(files, node_directory(files, store), segment_size, until, found, begin)
     return last
 
 
@@ -72,6 +85,8 @@ class Evidence:
     """The processes that ended though no fault ended them, as texts."""
     flights: Sequence[Flight] = ()
     """The replayed flight recordings."""
+    served: Sequence[Served] = ()
+    """The beginning of each leadership that was seen."""
     first_index: int = -1
     """Index of the first entry that was read."""
     begin: int = 0
@@ -94,6 +109,8 @@ class Evidence:
         self.pops: PopJudge = PopJudge(0, clocks_are_right=self.clocks_are_right)
         self.ordered: OrderedJudge = OrderedJudge(0, clocks_are_right=self.clocks_are_right)
         self.transactions: TransactionJudge = TransactionJudge()
+        self.openings: dict[int, int] = {}
+        """Maps a term to the index of the entry that opened it."""
 
     @property
     def entry_count(self) -> int:
@@ -107,6 +124,8 @@ class Evidence:
             self._asked = {call.index: None for call in self.history.log.calls}
         if header.index in self._asked:
             self.entries[header.index] = record
+        if header.kind == Kind.TERM_OPENING:
+            self.openings[header.term] = header.index
         judges = (
             ("log", self.replay.apply),
             ("resets", self.resets.apply),

@@ -22,6 +22,16 @@ class Injected:
 
 
 @dataclass(frozen=True)
+class Served:
+    """A leadership, as it was first seen to serve."""
+
+    node: str
+    term: int
+    applied: int
+    """Index of the last entry that the node had applied at that moment."""
+
+
+@dataclass(frozen=True)
 class Flight:
     """The replay of one node's flight recording."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from dledger.chaos.scenarios.brief_topics import BRIEF_PAUSE_S, BriefTopics
 from dledger.chaos.scenarios.broker_clients import (
@@ -12,9 +13,13 @@ from dledger.chaos.scenarios.broker_clients import (
     TIMED,
     Producer,
     Program,
+    PullReader,
     PushWorker,
 )
+from dledger.chaos.scenarios.broker_history import QueueEnd
 from dledger.chaos.scenarios.user_changes import change_a_user
+from dledger.client.consuming.offsets import QueueOffsets
+from dledger.client.errors import ClientError
 from dledger.client.message import ReceivedMessage
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.transaction_producer import AsyncTransaction
@@ -33,6 +38,8 @@ CHANGES = 12
 """How many changes of users are made with the same names."""
 SLOW_CALL_S = 0.02
 """How long a slow consumer works on each message, in seconds."""
+ASK_EVERY_S = 0.02
+"""Pause between two questions for the end of a queue, in seconds."""
 
 
 class FocusedProducer(Producer):
@@ -64,6 +71,33 @@ class SlowWorker(PushWorker):
 
     async def work(self, message: ReceivedMessage) -> None:
         await asyncio.sleep(SLOW_CALL_S)
+
+
+class PullAndEndReader(PullReader):
+    """A reader that also asks for the end of one queue after the other, whatever its pulls do."""
+
+    async def main(self, env: Env) -> None:
+        async with (
+            AsyncProducer(
+                "end-readers", self._stage.namesrv_addr, client=self.options(), env=env
+            ) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._ask_ends(producer), name=f"{self.name}-ends")
+            await super().main(env)
+
+    async def _ask_ends(self, producer: AsyncProducer) -> None:
+        offsets = QueueOffsets(producer._core)
+        while True:
+            for topic in list(self._topics):
+                with suppress(ClientError):  # the topic does not exist yet, or nobody leads
+                    for queue in await producer.queues(topic):
+                        begin = self.now()
+                        offset = await offsets.highest(queue)
+                        place = (queue.topic, queue.queue_id)
+                        self._history.ends.append(QueueEnd(self.name, place, offset, begin, self.now()))
+                        await asyncio.sleep(ASK_EVERY_S)
+                await asyncio.sleep(ASK_EVERY_S)
 
 
 class TopicChurn(BriefTopics):

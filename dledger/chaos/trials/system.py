@@ -18,7 +18,7 @@ from typing import Any
 
 from dledger.chaos.scenarios.plan import Fault
 from dledger.chaos.trials.evidence import Evidence
-from dledger.chaos.trials.injected import Injected
+from dledger.chaos.trials.injected import Injected, Served
 from dledger.chaos.trials.network import Network, ProxiedNetwork
 from dledger.chaos.trials.node_logs import Line
 from dledger.local.cluster import ClusterError
@@ -58,6 +58,8 @@ class SystemUnderTest(ABC):
         self.proxy: ProxiedNetwork | None = None
         """The network, if it is the proxy."""
         self.seen: list[Seen] = []
+        self.served: dict[tuple[str, int], Served] = {}
+        """Maps (node, term) to the first answer of this node in which it leads that term and serves."""
         self.elections: int = 0
         """How many leaders were seen to serve."""
         self.closing: bool = False
@@ -105,6 +107,8 @@ class SystemUnderTest(ABC):
         silent = "SILENT" if node in self.members else OUTSIDE
         role, term = str(state.get("role", silent)), int(state.get("term") or -1)
         serving = bool(state.get("serving")) and role == "LEADER"
+        if serving and (node, term) not in self.served and "applied_index" in state:
+            self.served[node, term] = Served(node, term, int(state["applied_index"]))
         before = self._now.get(node)
         if before is not None and (before.role, before.term, before.serving) == (role, term, serving):
             return

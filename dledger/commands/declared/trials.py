@@ -105,7 +105,7 @@ MUTANTS = Declared(
             show_default=True,
             help="Number of mutants that run at the same time.",
         ),
-        flag("--no-baseline", help="Do not run the unchanged tree first."),
+        flag("--no-baseline", help="Do not run the same on the unchanged tree."),
         json_option("The last line is one JSON object, in any case."),
         option(
             "--table",
