@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
-
-from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read, read_body
+from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read_body
 from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused, NoBroker
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import BadBody
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import QueryConsumeQueueHeader
-from dledger.remoting.operator_bodies import BrokerStatsData, ConsumeQueueBody, EpochCache, HaStatus
+from dledger.remoting.node_report import NodeReport
+from dledger.remoting.operator_bodies import (
+    BrokerStatsData,
+    ConsumeQueueBody,
+    EpochCache,
+    HaStatus,
+)
 from dledger.remoting.operator_headers import ViewBrokerStatsHeader
 
 
@@ -51,12 +53,11 @@ class Brokers:
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(read_body("figures", KvTable, answer.body).table.items()))
 
-    async def node(self, address: str) -> dict[str, Any]:
-        """Health of one broker as its `/health` shows it, with the addresses of its group's brokers
-        (`members`, by node id) and the last changes of its role, the oldest first (`role_changes`). Request
-        28011 SHOW_NODE. Raises Refused with code 3 if the broker is not one of ours."""
+    async def node(self, address: str) -> NodeReport:
+        """Health of one broker, the addresses of its group, and the last changes of its role (request 28011
+        SHOW_NODE). Raises Refused with code 3 if the broker is not one of ours."""
         answer = await self._asking.broker(address, RequestCode.SHOW_NODE)
-        return read("node", _decode_object, answer.body)
+        return read_body("node", NodeReport, answer.body)
 
     async def settings(self, address: str) -> dict[str, str]:
         """Settings of one broker by property name (request 26 GET_BROKER_CONFIG)."""
@@ -117,13 +118,6 @@ class Brokers:
         """Send a request that only Apache's servers carry out; ours refuse it. Such requests concern
         controllers, containers or cold reads."""
         return await self._asking.broker(address, code, header, body)
-
-
-def _decode_object(body: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadBody(str(error)) from error
 
 
 def parse_settings(body: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is asked of a cluster for a page, once for all who look at that moment."""
+"""The requests that pages send to a cluster. Pages that are open at the same time share the answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-FRESH_S = 2.0
+FRESH_S = 4.0
 """How long an answer is used again, in seconds."""
 MAX_ANSWERS = 512
 """Largest number of answers that are kept; the oldest is dropped for a new one."""
@@ -59,17 +59,25 @@ class Facts:
             answer.set_exception(_Abandoned() if isinstance(error, asyncio.CancelledError) else error)
             answer.exception()  # nobody else may wait for it
             raise
+        if self._answers.get(key, (0.0, None))[1] is answer:
+            self._answers[key] = loop.time(), answer  # its age counts from the answer on
         answer.set_result(found)
         return found
 
 
 async def gather_bounded(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int = MAX_ASKED) -> list[T]:
-    """Await all calls, at most `at_once` at the same time. Returns the results in order. Raises the first
-    error."""
+    """Await all calls, at most `at_once` at the same time. Returns the results in order. After an
+    error the others are cancelled, and it is raised."""
     slots = asyncio.Semaphore(at_once)
 
     async def one(call: Callable[[], Awaitable[T]]) -> T:
         async with slots:
             return await call()
 
-    return list(await asyncio.gather(*(one(call) for call in calls)))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            started = [tasks.create_task(one(call), name="page") for call in calls]
+    except BaseExceptionGroup as errors:
+        # Not `except*`: what is raised from there comes in a group again (always, before Python 3.11.4).
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in started]

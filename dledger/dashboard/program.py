@@ -23,7 +23,11 @@ DEFAULT_NAME = "cluster"
 """Name of a cluster in addresses of pages, if the command line gives none."""
 MAX_CLUSTERS = 16
 RESERVED = ("static",)
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class CannotListen(Exception):
+    """Raised if the port of the dashboard cannot be opened."""
 
 
 def run(options: Options) -> int:
@@ -32,8 +36,8 @@ def run(options: Options) -> int:
     clusters = clusters_of(options.namesrv)
     try:
         return asyncio.run(_serve(clusters, options.port))
-    except OSError as error:
-        print(f"dledger dashboard: {error.strerror}: give another --port", file=sys.stderr)
+    except CannotListen as error:
+        print(f"dledger dashboard: {error}: give another --port", file=sys.stderr)
         return 1
 
 
@@ -49,8 +53,13 @@ def clusters_of(given: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, addresses = text.partition("=")
         name, addresses = (name, addresses) if equals else (DEFAULT_NAME, text)
-        if not _NAME.fullmatch(name) or name in RESERVED:
-            raise WrongUsage(f"-n {text}: the name of a cluster has letters, digits and . _ - only")
+        if not _NAME.fullmatch(name):
+            raise WrongUsage(
+                f"-n {text}: the name of a cluster begins with a letter or a digit, and has only letters, "
+                "digits and . _ -"
+            )
+        if name in RESERVED:
+            raise WrongUsage(f"-n {text}: no cluster can have this name here: choose another")
         if not addresses:
             raise WrongUsage(f"-n {text}: give the addresses of NameServers after the name")
         if name in found:
@@ -74,7 +83,10 @@ async def _serve(clusters: dict[str, str], port: int) -> int:
                 raise WrongUsage(f"-n {addresses}: {error}") from error
             watched.append(Watching(name, admin))
         dashboard = Dashboard(watched)
-        opened = await dashboard.start(HOST, port)
+        try:
+            opened = await dashboard.start(HOST, port)
+        except OSError as error:
+            raise CannotListen(error.strerror) from error
         stack.push_async_callback(dashboard.close)
         print(f"http://{HOST}:{opened}/ (Ctrl-C ends it)", flush=True)
         async with asyncio.TaskGroup() as tasks:

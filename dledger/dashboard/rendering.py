@@ -21,7 +21,9 @@ from dledger.dashboard.pages.page import Page
 from dledger.dashboard.pages.registry import PAGES
 from dledger.dashboard.wording import LANGUAGES, Wording
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 MAIN = '<main id="main" tabindex="-1">'
 """Where the changing part of a page begins."""
 
@@ -149,15 +151,17 @@ def render(
     clusters: tuple[str, ...],
     command: str,
     address: str,
+    languages: Mapping[str, str],
     only_main: bool = False,
 ) -> str:
-    """The HTML of a page, or only its changing part. `address` is the path and the words of the request."""
+    """The HTML of a page, or only its changing part. `address` is the path and the parameters of the request,
+    and `languages` maps each language to the address of the same page in it."""
     values = {
         "data": data,
         "page": page,
         "pages": [one for one in PAGES if one.listed],
         "t": wording,
-        "languages": LANGUAGES,
+        "languages": [(code, LANGUAGES[code], at) for code, at in languages.items()],
         "link": Links(cluster),
         "cluster": cluster,
         "clusters": clusters,

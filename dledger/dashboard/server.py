@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import resources
 from types import MappingProxyType
 
@@ -35,7 +36,7 @@ PAGE_LIMIT_S = 20.0
 """Longest time to load a page, in seconds. After it the page says that the cluster is too slow."""
 MAX_ADDRESS = 4096
 """Longest address that is accepted, in characters."""
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 """Names in the header Host that mean this machine."""
 LANGUAGE_COOKIE = "dledger-language"
 HEADERS = MappingProxyType(
@@ -44,6 +45,7 @@ HEADERS = MappingProxyType(
         "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
         "Cache-Control": "no-store",
     }
 )
@@ -68,6 +70,7 @@ class Dashboard:
         self._clusters = {one.name: one for one in clusters}
         self._facts = {one.name: Facts() for one in clusters}
         self._live = 0
+        self._closing = asyncio.Event()
         package = resources.files("dledger.dashboard")
         self._files = {name: (package / at / name).read_bytes() for name, (at, _) in FILES.items()}
         self._port = HttpPort()
@@ -84,18 +87,22 @@ class Dashboard:
         return self._port.addresses[0][1]
 
     async def close(self) -> None:
-        """Stop the server."""
+        """Stop the server. Open pages get no further changes."""
+        self._closing.set()
         await self._port.close()
 
     # Every request
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = request.host.rpartition(":")[0] if ":" in request.host.rpartition("]")[2] else request.host
+        host = request.url.host if "Host" in request.headers else None
         if host not in LOOPBACK:
             raise web.HTTPForbidden(
                 text=f"this dashboard answers only on this machine, not as {host!r}\n", headers=HEADERS
             )
+        fetched = request.headers.get("Sec-Fetch-Site") == "cross-site"
+        if fetched and request.headers.get("Sec-Fetch-Mode") != "navigate":
+            raise web.HTTPForbidden(text="a page of another host may not load this\n", headers=HEADERS)
         if len(request.raw_path) > MAX_ADDRESS:
             raise web.HTTPBadRequest(text="the address is too long\n", headers=HEADERS)
         try:
@@ -175,6 +182,7 @@ class Dashboard:
             clusters=tuple(self._clusters),
             command=page.command(asked),
             address=str(request.rel_url),
+            languages={code: str(request.rel_url.update_query(lang=code)) for code in LANGUAGES},
             only_main=only_main,
         )
 
@@ -187,7 +195,7 @@ class Dashboard:
         try:
             await answer.prepare(request)
             before = ""
-            while True:
+            while not self._closing.is_set():
                 asked.cluster.asked()
                 self._port.served(request)
                 try:
@@ -200,11 +208,14 @@ class Dashboard:
                     event = msgspec.json.encode({"problem": told or self._wording(request)(title)}).decode()
                 await answer.write(b": nothing new\n\n" if event == before else f"data: {event}\n\n".encode())
                 before = event
-                await asyncio.sleep(LIVE_EVERY_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LIVE_EVERY_S):
+                        await self._closing.wait()
         except ConnectionResetError:
             return answer  # the browser has left
         finally:
             self._live -= 1
+        return answer
 
 
 def _problem(error: Exception) -> tuple[int, str, str]:

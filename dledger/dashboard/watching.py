@@ -1,28 +1,34 @@
 """Follows one cluster: its nodes, its rates, and how far its consumer groups are behind.
 
-Everything here is in the memory of the dashboard. It begins empty, and is bounded: one hour of samples for
-each broker group, and the last look at each node.
+Everything here is in the memory of the dashboard. It begins empty, and is bounded: one hour of samples and of
+changes of roles, and the last look at each node.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from dledger.admin import AsyncAdminClient, ClusterView, Refused
-from dledger.client import ClientError
+from dledger.client import BrokerRefused, ClientError
 from dledger.remoting.bodies import MASTER_ID
 from dledger.remoting.codes import ResponseCode
+from dledger.remoting.node_report import NodeReport, RoleChange
+from dledger.remoting.operator_bodies import ConsumeStats
+from dledger.runtime.cooperative import Pace
 
 SAMPLE_S = 5.0
 """Time between two looks at the cluster, in seconds."""
 KEPT_S = 3600
-"""How long samples and events are shown, in seconds."""
+"""How long samples and changes of roles are shown, in seconds."""
 MAX_SAMPLES = int(KEPT_S / SAMPLE_S)
+CURRENT_S = 4 * SAMPLE_S
+"""Age up to which a sample is the present rate, in seconds."""
+MAX_CHANGES = 256
+"""Largest number of changes of roles that are kept for each node."""
 BACKLOGS_S = 15.0
 """Time between two looks at the backlogs of all groups, in seconds. They are looked at only while somebody
 has a page open."""
@@ -32,17 +38,9 @@ MAX_NODES_AT_ONCE = 16
 """Nodes that are asked at the same time."""
 LOOK_LIMIT_S = 4.0
 """Longest wait for one node, in seconds. A node that takes longer counts as not reached in this look."""
-
-
-class RoleChange(msgspec.Struct, frozen=True):
-    """A change of a node's role, its term or the leader that it knows. `why` is empty if only the leader
-    changed."""
-
-    at_ms: int
-    role: str
-    term: int
-    leader: str | None = None
-    why: str = ""
+ROWS_AT_ONCE = 100
+"""Backlogs that are added up before the loop turns to other work."""
+SILENT, APART = "it does not answer", "it is not connected"
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -53,6 +51,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """Id of the node in its group; for a broker of Apache RocketMQ its broker id."""
     address: str
     reached: bool
+    """Whether it answered the dashboard."""
     problem: str = ""
     """Why it is not reached."""
     role: str = "UNKNOWN"
@@ -60,6 +59,8 @@ class NodeView(msgspec.Struct, frozen=True):
     leader: str | None = None
     serving: bool = False
     voter: bool = True
+    connected: bool | None = None
+    """Whether its leader is connected to it; None if that is not known."""
     version: str = ""
     booted_ms: int | None = None
     committed: int | None = None
@@ -67,7 +68,7 @@ class NodeView(msgspec.Struct, frozen=True):
     applied: int | None = None
     end: int | None = None
     lag_entries: int | None = None
-    """Entries of the leader's log that are not durable at this node, by the leader's account."""
+    """Entries of the leader's log that are not durable at this node, as the leader reports it."""
     disk_used: float | None = None
     """Share of the disk in use, 0 to 1."""
     fsync_ms_mean: float | None = None
@@ -78,6 +79,7 @@ class NodeView(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     changes: tuple[RoleChange, ...] = ()
+    """Its last changes of role, also those before a restart that this dashboard has seen."""
     rate_in: float | None = None
     """Messages a second that it received in the last 10 seconds."""
     rate_out: float | None = None
@@ -98,10 +100,12 @@ class Backlog(msgspec.Struct, frozen=True):
     group: str
     topic: str
     messages: int
-    oldest_ms: int
-    """Store time of the oldest message after the group's offset, as far as it is known; 0: not known."""
     rate: float
-    """Messages a second that the group consumes."""
+    """Messages a second that the group consumed in the last minute."""
+
+
+Answer = tuple[NodeReport | None, Mapping[str, str]]
+"""What a broker answered: its report, None for a broker of Apache RocketMQ, and its runtime figures."""
 
 
 class Watching:
@@ -111,17 +115,20 @@ class Watching:
         self.name = name
         self.admin = admin
         self.nodes: dict[str, dict[str, NodeView]] = {}
-        """Maps each broker group to its nodes, by address. Replaced by each look."""
-        self.rates: dict[str, deque[Sample]] = {}
-        """Maps each broker group to its samples of the last hour, the oldest first."""
+        """Maps each broker group to its nodes, by id. Replaced by each look."""
+        self.looked_ms: int = 0
+        """When the nodes were last looked at with success, in ms since the epoch; 0: not yet."""
+        self.problem: str = "the cluster was not looked at yet"
+        """Why the last look failed; empty if it did not."""
         self.backlogs: list[Backlog] = []
         """The backlogs of all groups, the largest first."""
         self.backlogs_ms: int = 0
-        """When the backlogs were looked at, in ms since the epoch; 0: not yet."""
-        self.problem: str = "the cluster was not looked at yet"
-        """Why the last look failed; empty if it did not."""
+        """When the backlogs were last looked at with success; 0: not yet."""
         self.backlog_problem: str = ""
-        self._asked_s = 0.0
+        """Why backlogs are missing; empty if none is."""
+        self._samples: dict[str, deque[Sample]] = {}
+        self._changes: dict[tuple[str, str], dict[RoleChange, None]] = {}
+        self._asked_s = -OPEN_S
         self._slots = asyncio.Semaphore(MAX_NODES_AT_ONCE)
 
     def now_ms(self) -> int:
@@ -132,11 +139,24 @@ class Watching:
         """Note that somebody looks at a page."""
         self._asked_s = asyncio.get_running_loop().time()
 
+    def samples(self, group: str) -> list[Sample]:
+        """The rates of a broker group in the last hour, the oldest first."""
+        since = self.now_ms() - KEPT_S * 1000
+        return [one for one in self._samples.get(group, ()) if one.at_ms >= since]
+
+    def rate(self, group: str) -> Sample | None:
+        """The present rates of a broker group; None if they are not known."""
+        found = self._samples.get(group)
+        current = found and found[-1].at_ms >= self.now_ms() - CURRENT_S * 1000
+        return found[-1] if found and current else None
+
     async def run(self) -> None:
         """Look at the cluster again and again, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_at_nodes(), name=f"nodes-{self.name}")
             tasks.create_task(self._look_at_backlogs(), name=f"backlogs-{self.name}")
+
+    # Nodes
 
     async def _look_at_nodes(self) -> None:
         while True:
@@ -150,49 +170,49 @@ class Watching:
         except ClientError as error:
             self.problem = str(error)
             return
-        found: dict[str, dict[str, NodeView]] = {}
-        for group in view.groups():
-            found[group.brokerName] = await self._look_at_group(view, group.brokerName)
-        self.nodes, self.problem = found, ""
-        for name, nodes in found.items():
+        names = [group.brokerName for group in view.groups()]
+        async with asyncio.TaskGroup() as tasks:
+            looks = [
+                tasks.create_task(self._look_at_group(view, name), name=f"look-{name}") for name in names
+            ]
+        self.nodes = {name: look.result() for name, look in zip(names, looks, strict=True)}
+        self.problem, self.looked_ms = "", self.now_ms()
+        for name, nodes in self.nodes.items():
             self._sample(name, nodes.values())
-        for gone in [name for name in self.rates if name not in found]:
-            del self.rates[gone]
+        for gone in [name for name in self._samples if name not in self.nodes]:
+            del self._samples[gone]
+        for key in [key for key in self._changes if key[1] not in self.nodes.get(key[0], ())]:
+            del self._changes[key]
 
     async def _look_at_group(self, view: ClusterView, name: str) -> dict[str, NodeView]:
-        addresses = {address: str(id_) for id_, address in view.group(name).brokerAddrs.items()}
-        nodes = await self._ask(name, addresses)
-        # A follower that is not registered is known to the others.
-        further: dict[str, str] = {}
-        for answer, _ in nodes.values():
-            further |= {at: id_ for id_, at in _members(answer).items() if at and at not in addresses}
+        registered = {address: str(id_) for id_, address in view.group(name).brokerAddrs.items()}
+        answers, silent = await self._ask(registered)
+        # The NameServers may not know a node that is connected to the others.
+        members = _members(answers.values())
+        further = {at: id_ for id_, at in members.items() if at and at not in registered}
         if further:
-            nodes |= await self._ask(name, further)
-        leader = next((answer for answer, _ in nodes.values() if answer.get("serving")), {})
-        views = [node_view(name, at, answer, runtime, leader) for at, (answer, runtime) in nodes.items()]
-        silent = [at for at in {**addresses, **further} if at not in nodes]
-        known = {at: id_ for answer, _ in nodes.values() for id_, at in _members(answer).items()}
-        for at in silent:
-            id_ = known.get(at) or {**addresses, **further}[at]
-            views.append(NodeView(name, id_, at, reached=False, problem="it does not answer"))
-        named = {view.id for view in views}
-        before = {view.id: view.address for view in self.nodes.get(name, {}).values()}
-        for answer, _ in nodes.values():
-            for id_, at in _members(answer).items():
-                if not at and id_ not in named:
-                    address = before.get(id_, "")
-                    views.append(NodeView(name, id_, address, reached=False, problem="it is not connected"))
-                    named.add(id_)
-        return {view.address or view.id: view for view in sorted(views, key=lambda one: one.id)}
+            more, still = await self._ask(further)
+            answers |= more
+            silent |= still
+        found = views_of(name, registered, answers, silent, self.nodes.get(name, {}))
+        return {one.id: self._remembered(one) for one in sorted(found, key=lambda one: one.id)}
 
-    async def _ask(
-        self, group: str, addresses: Mapping[str, str]
-    ) -> dict[str, tuple[dict[str, Any], dict[str, str]]]:
-        """Ask these brokers. Returns what each reached one answered."""
-        answers = await asyncio.gather(*(self._ask_one(address) for address in addresses))
-        return {at: answer for at, answer in zip(addresses, answers, strict=True) if answer is not None}
+    async def _ask(self, addresses: Iterable[str]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """Ask these brokers. Returns what each reached one answered, and why the others are not reached."""
+        places = list(addresses)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._ask_one(at), name=f"ask-{at}") for at in places]
+        answers: dict[str, Answer] = {}
+        silent: dict[str, str] = {}
+        for at, task in zip(places, asked, strict=True):
+            result = task.result()
+            if isinstance(result, str):
+                silent[at] = result
+            else:
+                answers[at] = result
+        return answers, silent
 
-    async def _ask_one(self, address: str) -> tuple[dict[str, Any], dict[str, str]] | None:
+    async def _ask_one(self, address: str) -> Answer | str:
         async with self._slots:
             try:
                 async with asyncio.timeout(LOOK_LIMIT_S):
@@ -202,20 +222,34 @@ class Watching:
                     except Refused as error:
                         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                             raise
-                        return {}, runtime  # a broker of Apache RocketMQ
+                        return None, runtime
+            except BrokerRefused as error:
+                return str(error)
             except (ClientError, TimeoutError):
-                return None
+                return SILENT
+
+    def _remembered(self, node: NodeView) -> NodeView:
+        """The node with the changes of its role that were seen earlier: after a restart it reports only
+        those since then, and nothing while it is away."""
+        since = self.now_ms() - KEPT_S * 1000
+        known = self._changes.setdefault((node.group, node.id), {})
+        known |= dict.fromkeys(node.changes)
+        kept = sorted((one for one in known if one.at_ms >= since or one in node.changes), key=_at_ms)
+        self._changes[node.group, node.id] = dict.fromkeys(kept[-MAX_CHANGES:])
+        return msgspec.structs.replace(node, changes=tuple(kept[-MAX_CHANGES:]))
 
     def _sample(self, group: str, nodes: Iterable[NodeView]) -> None:
-        leader = next((one for one in nodes if one.serving), None)
+        leader = leader_of(nodes)
         if leader is not None and leader.rate_in is not None:
             sample = Sample(self.now_ms(), leader.rate_in, leader.rate_out or 0.0)
-            self.rates.setdefault(group, deque(maxlen=MAX_SAMPLES)).append(sample)
+            self._samples.setdefault(group, deque(maxlen=MAX_SAMPLES)).append(sample)
+
+    # Backlogs
 
     async def _look_at_backlogs(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if self.nodes and loop.time() - self._asked_s < OPEN_S:
+            if loop.time() - self._asked_s < OPEN_S:
                 await self.look_at_backlogs()
                 await asyncio.sleep(BACKLOGS_S)
             else:
@@ -224,50 +258,102 @@ class Watching:
     async def look_at_backlogs(self) -> None:
         """Look at the backlogs of all groups once. A failure is noted in `backlog_problem`."""
         found: dict[tuple[str, str], Backlog] = {}
+        problems: list[str] = []
+        pace = Pace(ROWS_AT_ONCE)
         try:
-            for address in list((await self.admin.brokers.cluster()).info.brokerAddrTable.values()):
-                master = address.brokerAddrs.get(MASTER_ID)
-                if master is None:
-                    continue
-                for group, stats in (await self.admin.offsets.all_stats(master)).groups:
-                    for queue, row in stats.offsets.items():
-                        key = group, queue.topic
-                        before = found.get(key, Backlog(group, queue.topic, 0, 0, 0.0))
-                        behind = max(0, row.brokerOffset - row.consumerOffset)
-                        oldest = row.lastTimestamp if behind else 0
-                        known = [one for one in (before.oldest_ms, oldest) if one]
-                        found[key] = Backlog(
-                            group,
-                            queue.topic,
-                            before.messages + behind,
-                            min(known, default=0),
-                            stats.consumeTps,
-                        )
+            groups = (await self.admin.brokers.cluster()).groups()
         except ClientError as error:
             self.backlog_problem = str(error)
             return
-        self.backlog_problem = ""
+        for group in groups:
+            master = group.brokerAddrs.get(MASTER_ID)
+            if master is None:
+                problems.append(f"{group.brokerName} has no master")
+                continue
+            try:
+                rows = (await self.admin.offsets.all_stats(master)).groups
+            except ClientError as error:
+                problems.append(str(error))
+                continue
+            for name, stats in rows:
+                await pace.step()
+                for topic, messages in _behind(stats).items():
+                    before = found.get((name, topic), Backlog(name, topic, 0, 0.0))
+                    rate = before.rate + stats.consumeTps
+                    found[name, topic] = Backlog(name, topic, before.messages + messages, rate)
+        self.backlog_problem = "; ".join(problems)
         self.backlogs = sorted(found.values(), key=lambda one: (-one.messages, one.group, one.topic))
         self.backlogs_ms = self.now_ms()
 
 
-def _members(answer: Mapping[str, Any]) -> dict[str, str]:
-    found = answer.get("members")
-    return {str(id_): str(at) for id_, at in found.items()} if isinstance(found, dict) else {}
+def _behind(stats: ConsumeStats) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for queue, row in stats.offsets.items():
+        found[queue.topic] = found.get(queue.topic, 0) + max(0, row.brokerOffset - row.consumerOffset)
+    return found
 
 
-def node_view(
+def _at_ms(change: RoleChange) -> int:
+    return change.at_ms
+
+
+def _members(answers: Iterable[Answer]) -> dict[str, str]:
+    """The addresses of the nodes of a group by id, empty for one that nobody is connected to."""
+    found: dict[str, str] = {}
+    for report, _ in answers:
+        for id_, address in report.members.items() if report else ():
+            found[id_] = address or found.get(id_, "")
+    return found
+
+
+def leader_of(nodes: Iterable[NodeView]) -> NodeView | None:
+    """The node that serves. While the network is parted, two may: the one with the highest term."""
+    return max((one for one in nodes if one.serving), key=lambda one: one.term or 0, default=None)
+
+
+def views_of(
     group: str,
-    address: str,
-    answer: Mapping[str, Any],
-    runtime: Mapping[str, str],
-    leader: Mapping[str, Any],
+    registered: Mapping[str, str],
+    answers: Mapping[str, Answer],
+    silent: Mapping[str, str],
+    before: Mapping[str, NodeView],
+) -> list[NodeView]:
+    """The nodes of a broker group. `registered` maps addresses to broker ids. `answers` and `silent` say what
+    was answered, or why not, by address. `before` has the nodes of the look before, by id."""
+    reports = [report for report, _ in answers.values() if report is not None]
+    chief = max(reports, key=lambda one: (one.serving, one.term or 0), default=None)
+    found = [_view(group, at, report, runtime, chief) for at, (report, runtime) in answers.items()]
+    named = {one.id for one in found}
+    addresses = _members(answers.values())
+    if chief is None:  # brokers of Apache RocketMQ, or nobody answers
+        known = {one.address: one for one in before.values() if one.address}
+        for at, why in silent.items():
+            last = known.get(at)
+            id_, voter = (last.id, last.voter) if last else (registered.get(at, at), True)
+            found.append(NodeView(group, id_, at, reached=False, problem=why, voter=voter))
+        return found
+    voters, members = chief.node.voters, [*chief.node.voters, *chief.node.learners]
+    missing = [id_ for id_ in members if id_ not in named]
+    nameless = [at for at in silent if at not in addresses.values()]
+    for id_ in missing:
+        at = addresses.get(id_, "")
+        if not at and len(missing) == len(nameless) == 1:
+            at = nameless[0]  # registered, and nobody is connected to it any more
+        elif not at and id_ in before:
+            at = before[id_].address
+        why = silent.get(at, APART)
+        found.append(NodeView(group, id_, at, reached=False, problem=why, voter=id_ in voters))
+    return found
+
+
+def _view(
+    group: str, address: str, report: NodeReport | None, runtime: Mapping[str, str], chief: NodeReport | None
 ) -> NodeView:
-    """What a broker answered, as a view. `answer` is empty for a broker of Apache RocketMQ. `leader` is the
-    answer of the group's leader, or empty."""
+    """What a broker answered, as a view. `chief` is the report of the group's leader, if there is one."""
     booted = _whole(runtime.get("bootTimestamp"))
     rate_in, rate_out = _rate(runtime.get("putTps")), _rate(runtime.get("getTransferredTps"))
-    if not answer:
+    version = runtime.get("brokerVersionDesc", "")
+    if report is None:
         role = runtime.get("brokerRole", "UNKNOWN")
         return NodeView(
             group,
@@ -276,48 +362,50 @@ def node_view(
             reached=True,
             role=role,
             serving=role != "SLAVE",
-            version=runtime.get("brokerVersionDesc", ""),
+            version=version,
             booted_ms=booted,
             rate_in=rate_in,
             rate_out=rate_out,
         )
-    status = answer.get("node")
-    status = status if isinstance(status, dict) else {}
-    id_ = str(answer.get("id") or address)
-    progress = ((leader.get("node") or {}).get("peers") or {}).get(id_) or {}
-    flushes = status.get("flush_ms_mean"), status.get("flush_ms_max")
+    log, id_ = report.node, report.id or address
+    voters: Sequence[str] = chief.node.voters if chief is not None else log.voters
+    peer = chief.node.peers.get(id_) if chief is not None and chief.serving else None
     return NodeView(
         group,
         id_,
         address,
         reached=True,
-        role=str(answer.get("role") or "UNKNOWN"),
-        term=answer.get("term"),
-        leader=answer.get("leader"),
-        serving=bool(answer.get("serving")),
-        voter=id_ in (status.get("voters") or [id_]),
-        version=runtime.get("brokerVersionDesc", ""),
+        role=report.role,
+        term=report.term,
+        leader=report.leader,
+        serving=report.serving,
+        voter=id_ in voters or not voters,
+        connected=True if report.serving else peer.connected if peer else None,
+        version=version,
         booted_ms=booted,
-        committed=status.get("committed_index"),
-        durable=status.get("durable_index"),
-        applied=answer.get("applied_index"),
-        end=status.get("end_index"),
-        lag_entries=0 if answer.get("serving") else progress.get("lag_entries"),
-        disk_used=status.get("used_ratio"),
-        fsync_ms_mean=flushes[0],
-        fsync_ms_max=flushes[1],
-        loop_lag_ms_max=status.get("loop_lag_ms_max"),
-        reasons=tuple(map(str, answer.get("reasons") or ())),
-        warnings=tuple(map(str, answer.get("warnings") or ())),
-        statements=tuple(map(str, status.get("statements") or ())),
-        changes=msgspec.convert(answer.get("role_changes") or [], tuple[RoleChange, ...]),
+        committed=log.committed_index,
+        durable=log.durable_index,
+        applied=report.applied_index,
+        end=log.end_index,
+        lag_entries=0 if report.serving else peer.lag_entries if peer else None,
+        disk_used=log.used_ratio,
+        fsync_ms_mean=log.flush_ms_mean,
+        fsync_ms_max=log.flush_ms_max,
+        loop_lag_ms_max=log.loop_lag_ms_max,
+        reasons=tuple(report.reasons),
+        warnings=tuple(report.warnings),
+        statements=tuple(log.statements),
+        changes=tuple(report.role_changes),
         rate_in=rate_in,
         rate_out=rate_out,
     )
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else None
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
 
 
 def _rate(text: str | None) -> float | None:

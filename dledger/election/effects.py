@@ -25,11 +25,13 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class RoleChanged(msgspec.Struct, frozen=True):
-    """Report that role, term or known leader changed."""
+    """Report that role, term or known leader changed. `why` is the reason for the present state; empty if
+    the node has been in it since its start."""
 
     role: Role
     term: int
     leader_id: str | None
+    why: str = ""
 
 
 class RoundConfirmed(msgspec.Struct, frozen=True):

@@ -376,10 +376,10 @@ class Elector:
         if self.state is State.LEARNER and votes:
             self._deadline = now + self._timeout()
             self._enter(Cause.PROMOTED, State.FOLLOWER)
-            return [RoleChanged(self.role, self.term, self.leader_id)]
+            return [RoleChanged(self.role, self.term, self.leader_id, self.entered)]
         if self.state not in (State.LEADER, State.LEARNER) and not votes:
             self._enter(Cause.REMOVED, State.LEARNER)
-            return [RoleChanged(self.role, self.term, self.leader_id)]
+            return [RoleChanged(self.role, self.term, self.leader_id, self.entered)]
         return self._confirm()
 
     def start_round(self, now: float) -> list[Effect]:
@@ -438,7 +438,7 @@ class Elector:
         if self.leader_id is None or now - self._leader_heard < self._settings.timeout_min_s:
             return []
         self.leader_id = None
-        return [RoleChanged(self.role, self.term, None)]
+        return [RoleChanged(self.role, self.term, None, self.entered)]
 
     # Elections
 
@@ -451,7 +451,7 @@ class Elector:
         new = self.role is not Role.CANDIDATE or self.leader_id is not None
         self._enter(Cause.TIMEOUT, State.PRE_CANDIDATE)
         self.leader_id = None
-        effects: list[Effect] = [RoleChanged(Role.CANDIDATE, self.term, None)] if new else []
+        effects: list[Effect] = [RoleChanged(Role.CANDIDATE, self.term, None, self.entered)] if new else []
         return effects + self._ask(self.term + 1, now)
 
     def _start_vote(self, cause: Cause, now: float) -> list[Effect]:
@@ -462,7 +462,7 @@ class Elector:
         self._deadline = now + self._settings.timeout_min_s * self._rng.uniform(0.5, 1.0)
         effects: list[Effect] = [
             SaveHardState(HardState(self.term, self.vote)),
-            RoleChanged(Role.CANDIDATE, self.term, None),
+            RoleChanged(Role.CANDIDATE, self.term, None, self.entered),
         ]
         return effects + self._ask(self.term, now, transfer=cause is Cause.TIMEOUT_NOW)
 
@@ -646,7 +646,7 @@ class Elector:
         self._rounds_sent.clear()
         self._lease_from = -1e9
         self._handed_over = False
-        return [RoleChanged(Role.LEADER, self.term, self._self_id), *self._tick_leader(now)]
+        return [RoleChanged(Role.LEADER, self.term, self._self_id, self.entered), *self._tick_leader(now)]
 
     def _become_follower(self, cause: Cause, leader: str | None, now: float) -> list[Effect]:
         if self.state is State.LEADER:
@@ -659,7 +659,7 @@ class Elector:
         self.leader_id = leader
         self._leader_gone = False
         self._deadline = now + self._timeout()
-        return [RoleChanged(self.role, self.term, leader)]
+        return [RoleChanged(self.role, self.term, leader, self.entered)]
 
     def _follow(self, term: int, leader: str | None, now: float) -> list[Effect]:
         """Take over a higher term, in which this node has not voted yet."""

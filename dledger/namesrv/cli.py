@@ -54,7 +54,10 @@ def run(options: Options) -> int:
 
     try:
         if config.listen_port:
-            wait_for_ports([WantedPort("listenPort", config.bind_address, config.listen_port)])
+            wanted = [WantedPort("listenPort", config.bind_address, config.listen_port)]
+            if config.http_port:
+                wanted.append(WantedPort("httpPort", config.http_address, config.http_port))
+            wait_for_ports(wanted)
     except PortInUse as error:
         env.log.error("ended", reason=error.strerror)
         return complain(str(error.strerror), EXIT_FAILED)

@@ -73,15 +73,16 @@ class NamesrvConfig:
         found = [
             f"kvPeers names {address} twice" for address in self.kv.peers if self.kv.peers.count(address) > 1
         ]
-        own = Place("listenPort", self.bind_address, self.listen_port)
+        own = [Place("listenPort", self.bind_address, self.listen_port)]
+        if self.http_port:
+            own.append(Place("httpPort", self.http_address, self.http_port))
         for address in self.kv.peers:
             host, port = split_address(address)
             if address == self.kv.self_address:
-                found += listening_twice([own, Place("kvSelfAddress", host, port)])
-            elif is_loopback(host) and port == own.port and meet(host, own.host):
+                own.append(Place("kvSelfAddress", host, port))
+            elif is_loopback(host) and port == self.listen_port and meet(host, self.bind_address):
                 found.append(f"kvPeers {address} is the listenPort of this NameServer: give it another port")
-        if self.http_port:
-            found += listening_twice([own, Place("httpPort", self.http_address, self.http_port)])
+        found += listening_twice(own)
         directories = {"kvDirectory": self.kv.directory, "logDir": self.log_dir}
         if self.kv_path:
             found += [

@@ -391,11 +391,12 @@ async def main(
 ) -> None:
     """Run a NameServer until `stop` is set or the call is cancelled. Raises OSError if it cannot listen."""
     nameserver = NameServer(env, config, source)
+    http = _make_http(nameserver, config)
     await nameserver.kv.load()
     await nameserver.server.start(config.bind_address, config.listen_port)
-    http: HttpPort | None = None
     try:
-        http = await _start_http(nameserver, config)
+        if http is not None:
+            await http.start(config.http_address, config.http_port)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(nameserver.server.run(), name="namesrv idle sweep"),
@@ -413,11 +414,9 @@ async def main(
         await nameserver.server.close()
 
 
-async def _start_http(nameserver: NameServer, config: NamesrvConfig) -> HttpPort | None:
+def _make_http(nameserver: NameServer, config: NamesrvConfig) -> HttpPort | None:
     if not config.http_port:
         return None
     from dledger.namesrv.http_server import HttpServer  # load aiohttp only if it is needed
 
-    port = HttpServer(nameserver).port
-    await port.start(config.http_address, config.http_port)
-    return port
+    return HttpServer(nameserver).port

@@ -350,7 +350,8 @@ class Node:
         self.applier.commit_to(self.commit_index)
         await self.peers.listen(self.inbox)
         self._host.on_role(self.elector.role, self.elector.term, None)
-        self._note_role(None)
+        started = RoleChanged(self.elector.role, self.elector.term, None)
+        self._note_role(started)
         self.elections.start(now)
         self.joining.wake()
 
@@ -413,7 +414,7 @@ class Node:
             self.leadership.stop()
             self._requests.stopped_serving()
         self.replicator.follow(change.term)
-        self._note_role(change.leader_id)
+        self._note_role(change)
         self._host.on_role(change.role, change.term, change.leader_id)
         self.reconfiguration.leader_changed(change.leader_id, change.term, self._loop.time())
         self.membership.connect()
@@ -421,10 +422,9 @@ class Node:
             self.leadership.start(change.term)
         self.reads.role_changed()
 
-    def _note_role(self, leader_id: str | None) -> None:
-        elector = self.elector
-        now_ms, why = self._env.wall.now_ms(), elector.entered or "the node started"
-        self.history.note(now_ms, elector.role, elector.term, leader_id, why)
+    def _note_role(self, change: RoleChanged) -> None:
+        now_ms, why = self._env.wall.now_ms(), change.why or "the node started"
+        self.history.note(now_ms, change.role, change.term, change.leader_id, why)
 
     def round_confirmed(self, number: int) -> None:
         """Notify the parts that a quorum answered this leader's round of heartbeats with this number."""

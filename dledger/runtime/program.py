@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.reloads import Reloads
@@ -217,9 +217,39 @@ def open_files() -> tuple[int, int] | None:
     """Return how many files and connections this process has open, and how many it may have; None if the
     system does not report it."""
     try:
-        return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # Linux 6.2 and newer tell the number as the size of the directory. To list ten thousand takes 9 ms.
+        count = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
+        return count, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:
         return None
+
+
+class ProcessFigures(NamedTuple):
+    """What a process has used, as the system reports it. Times are in seconds, sizes in bytes."""
+
+    cpu_s: float
+    resident: int
+    virtual: int
+    started_s: float
+    """When it began, in seconds since the epoch."""
+
+
+def process_figures() -> ProcessFigures | None:
+    """Return what this process has used; None if the system does not report it."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            words = file.read().rpartition(")")[2].split()
+        with open("/proc/stat", encoding="ascii") as file:
+            booted = next(int(line.split()[1]) for line in file if line.startswith("btime "))
+    except (OSError, StopIteration):
+        return None
+    tick = os.sysconf("SC_CLK_TCK")
+    return ProcessFigures(
+        (int(words[11]) + int(words[12])) / tick,
+        int(words[21]) * os.sysconf("SC_PAGE_SIZE"),
+        int(words[20]),
+        booted + int(words[19]) / tick,
+    )
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -2,5 +2,5 @@
 
 * `port`: one port, with limits of its connections
 * `listener`: the connections of a port
-* `program`: what each program says of itself: its version, and figures of its process
+* `program`: paths and metrics that all programs have
 """

@@ -7,13 +7,16 @@ from aiohttp.typedefs import Handler
 
 from dledger.web.listener import Listener
 
+SHUTDOWN_S = 2.0
+"""How long requests that are being answered may take to end when the port is closed, in seconds."""
+
 
 class HttpPort:
     """Serves an application on one port. `application` takes its routes before `start`."""
 
     def __init__(self) -> None:
         self.application: web.Application = web.Application(middlewares=[self._noted])
-        self._runner = web.AppRunner(self.application, access_log=None)
+        self._runner = web.AppRunner(self.application, access_log=None, shutdown_timeout=SHUTDOWN_S)
         self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> None:

@@ -6,8 +6,9 @@ import msgspec
 
 from dledger.dashboard.pages import groups, messages, nodes, overview, topics
 from dledger.dashboard.pages.page import Rows
-from dledger.dashboard.watching import Backlog, NodeView, RoleChange
+from dledger.dashboard.watching import Backlog, NodeView
 from dledger.remoting.bodies import SubscriptionGroupConfig
+from dledger.remoting.node_report import RoleChange
 
 HOSTILE = "<script>alert('1')</script>\x00\x1b[31m\u202e\"&"
 """What clients, messages and brokers may call themselves."""
@@ -53,9 +54,9 @@ FOLLOWER = msgspec.structs.replace(
     warnings=(),
 )
 LOST = NodeView("broker-a", "n2", "127.0.0.1:10931", reached=False, problem="it does not answer")
-NODES = {one.address: one for one in (LEADER, FOLLOWER, LOST)}
+NODES = {one.id: one for one in (LEADER, FOLLOWER, LOST)}
 TOPIC = topics.Topic(HOSTILE, "normal", ("broker-a",), 8, 4, "RW", order=True)
-GROUP_ROW = groups.GroupRow(HOSTILE, 1, "CLUSTERING", 7, 75.0, 2.5, 3)
+GROUP_ROW = groups.GroupRow(HOSTILE, 1, "CLUSTERING", 7, 2.5, 3)
 MESSAGE = messages.MessageRow(
     HOSTILE, "broker-a", 3, 17, HOSTILE, HOSTILE, HOSTILE, [HOSTILE], NOW_MS, 5, HOSTILE
 )
@@ -64,11 +65,13 @@ DATA: dict[str, msgspec.Struct] = {
     "overview": overview.Overview(
         "cluster",
         HOSTILE,
+        NOW_MS,
         [overview.health_of("broker-a", NODES)],
         10.0,
-        5.0,
+        None,
         [overview.Series(HOSTILE, (NOW_MS,), (1.0,), (2.0,))],
-        [Backlog(HOSTILE, HOSTILE, 7, NOW_MS, 1.0)],
+        [Backlog(HOSTILE, HOSTILE, 7, 1.0)],
+        NOW_MS,
         HOSTILE,
         overview.events_of([NODES], NOW_MS),
     ),
@@ -81,7 +84,13 @@ DATA: dict[str, msgspec.Struct] = {
     ),
     "node": nodes.NodePage(LEADER, {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE}, NOW_MS - 3_600_000, NOW_MS, SPANS),
     "topics": topics.Topics(
-        "cluster", HOSTILE, "normal", topics.KINDS, [topics.TopicRow(TOPIC, None, None)], Rows(2, 3, 150)
+        "cluster",
+        HOSTILE,
+        "normal",
+        topics.KINDS,
+        [topics.TopicRow(TOPIC, None, None)],
+        Rows(2, 3, 150),
+        [HOSTILE],
     ),
     "topic": topics.TopicPage(
         "cluster",
@@ -93,18 +102,20 @@ DATA: dict[str, msgspec.Struct] = {
         [topics.QueueRow(HOSTILE, 0, 1, 10, NOW_MS)],
         Rows(1, 2, 51),
         [topics.Consumer(HOSTILE, 7, 1.0), topics.Consumer(HOSTILE, None, 0.0, HOSTILE)],
+        Rows(2, 3, 101),
     ),
-    "groups": groups.Groups("cluster", HOSTILE, [GROUP_ROW], Rows(1, 1, 1)),
+    "groups": groups.Groups("cluster", HOSTILE, [GROUP_ROW], Rows(1, 1, 1), [HOSTILE]),
     "group": groups.GroupPage(
         "cluster",
         GROUP_ROW,
         SubscriptionGroupConfig(HOSTILE, consumeEnable=False),
         [groups.Member(HOSTILE, HOSTILE, HOSTILE, 435)],
+        Rows(1, 2, 51),
         [groups.Subscribed(HOSTILE, HOSTILE, "TAG")],
-        [groups.QueueOffset(HOSTILE, HOSTILE, 0, 1, 8, 75.0)],
+        [groups.QueueOffset(HOSTILE, HOSTILE, 0, 1, 8, NOW_MS)],
         Rows(1, 1, 1),
-        4,
-        ["stuck queues"],
+        None,
+        ["nothing consumed"],
     ),
     "messages": messages.Search(
         "cluster",
@@ -116,7 +127,7 @@ DATA: dict[str, msgspec.Struct] = {
         "0",
         "0",
         [MESSAGE],
-        messages.Looked(1, 2, 3, False),
+        messages.Looked(1, 2, 3, False, messages.LIMITS[1]),
     ),
     "message": messages.MessagePage(
         "cluster",
@@ -129,6 +140,7 @@ DATA: dict[str, msgspec.Struct] = {
         HOSTILE,
         None,
         messages.hex_lines(HOSTILE.encode()),
+        True,
         True,
         [messages.Track(HOSTILE, "CONSUMED", HOSTILE)],
     ),

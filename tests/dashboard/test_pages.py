@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import click
 import msgspec
 import page_data
 import pytest
 
-from dledger.dashboard.pages import groups, nodes, overview
+from dledger.commands.app import command as root
+from dledger.dashboard.pages import groups, messages, nodes, overview
 from dledger.dashboard.pages.page import Asked, Page
 from dledger.dashboard.pages.registry import PAGES
 from dledger.dashboard.rendering import Links, json_text, render, time_of
-from dledger.dashboard.watching import NodeView, RoleChange, node_view
+from dledger.dashboard.watching import SILENT as SILENT_TEXT
+from dledger.dashboard.watching import Answer, NodeView, views_of
 from dledger.dashboard.wording import LANGUAGES, Wording, texts_of
+from dledger.remoting.node_report import LogReport, NodeReport, PeerReport, RoleChange
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "dledger" / "dashboard"
 
@@ -31,6 +37,7 @@ def rendered(page: Page, language: str = "en", *, only_main: bool = False) -> st
         clusters=("cluster", "other"),
         command=f"dledger topic show {page_data.HOSTILE}",
         address=f"/cluster/x?q={page_data.HOSTILE}",
+        languages=dict.fromkeys(LANGUAGES, f"/cluster/x?q={page_data.HOSTILE}"),
         only_main=only_main,
     )
 
@@ -86,6 +93,7 @@ def test_every_text_of_the_pages_has_a_translation_and_none_is_left_over() -> No
         used |= {text for text, joined in found if not joined}
     used |= {"it does not answer", "it is not connected", "all", "normal", "retry", "dead-letter", "system"}
     used |= {f"Why it is slow: {reason}" for reason in groups.REASONS}
+    used |= {f"not everything: {reason}" for reason in messages.LIMITS}
     server = (DASHBOARD / "server.py").read_text(encoding="utf-8")
     used |= set(re.findall(r'return \d+, "([^"]+)"', server)) | {"Clusters"}
     for language in LANGUAGES:
@@ -106,29 +114,44 @@ def test_libraries_of_others_are_what_their_packages_hold() -> None:
     assert {path.name for path in (DASHBOARD / "vendor").iterdir()} == known
 
 
+def node(id_: str, **more: Any) -> NodeView:
+    return NodeView("b", id_, f"a-{id_}", **({"reached": True, "term": 1} | more))
+
+
+LEADS = {"serving": True, "connected": True, "leader": "n0"}
+FOLLOWS = {"connected": True, "leader": "n0"}
+SILENT = {"reached": False, "term": None}
+
+
 @pytest.mark.parametrize(
-    ("reached", "leads", "state", "spare"),
-    [(3, True, "well", 1), (2, True, "at-risk", 0), (2, False, "down", 0), (1, False, "down", 0)],
+    ("nodes_", "state", "reached", "of", "spare", "leader"),
+    [
+        ([node("n0", **LEADS), node("n1", **FOLLOWS), node("n2", **FOLLOWS)], "well", 3, 3, 1, "n0"),
+        ([node("n0", **LEADS), node("n1", **FOLLOWS), node("n2", **SILENT)], "at-risk", 2, 3, 0, "n0"),
+        ([node("n0", **LEADS), node("n1", **FOLLOWS), node("n2", connected=False)], "at-risk", 2, 3, 0, "n0"),
+        ([node("n0"), node("n1"), node("n2", **SILENT)], "down", 2, 3, 0, None),
+        ([node("n0", **SILENT), node("n1", **FOLLOWS), node("n2", **FOLLOWS)], "hidden", 2, 3, 0, "n0"),
+        ([node("n0", **SILENT), node("n1", **SILENT), node("n2", **SILENT)], "unknown", 0, 3, 0, None),
+        # While the network is parted, two serve: the one with the higher term leads.
+        ([node("n0", **LEADS), node("n1", **(LEADS | {"term": 2})), node("n2")], "well", 3, 3, 1, "n1"),
+        # A learner counts for nothing.
+        ([node("n0", **LEADS), node("n1", voter=False, **SILENT)], "well", 1, 1, 0, "n0"),
+        ([], "unknown", 0, 0, 0, None),
+    ],
 )
-def test_the_health_of_a_group(reached: int, leads: bool, state: str, spare: int) -> None:
-    nodes_ = {
-        f"a{number}": NodeView(
-            "b", f"n{number}", f"a{number}", reached=number < reached, term=1, serving=leads and number == 0
-        )
-        for number in range(3)
-    }
-    found = overview.health_of("b", nodes_)
-    assert (found.state, found.nodes, found.reached, found.spare) == (state, 3, reached, spare)
-    assert found.leader == ("n0" if leads else None)
+def test_the_health_of_a_group(
+    nodes_: list[NodeView], state: str, reached: int, of: int, spare: int, leader: str | None
+) -> None:
+    found = overview.health_of("b", {one.id: one for one in nodes_})
+    assert (found.state, found.reached, found.nodes) == (state, reached, of)
+    assert (found.spare, found.leader) == (spare, leader)
 
 
-def test_a_learner_counts_for_nothing_and_a_group_of_apache_has_no_quorum() -> None:
-    voter = NodeView("b", "n0", "a0", reached=True, term=1, serving=True)
-    learner = NodeView("b", "n1", "a1", reached=True, term=1, voter=False)
-    assert overview.health_of("b", {"a0": voter, "a1": learner}).nodes == 1
+def test_a_master_of_apache_has_nobody_who_takes_over() -> None:
     master = NodeView("c", "0", "a0", reached=True, role="SYNC_MASTER", serving=True)
     slave = NodeView("c", "1", "a1", reached=True, role="SLAVE")
-    assert overview.health_of("c", {"a0": master, "a1": slave}).spare == 1
+    found = overview.health_of("c", {"0": master, "1": slave})
+    assert (found.state, found.spare, found.leader) == ("without-failover", 0, "0")
 
 
 def test_the_times_of_roles_begin_and_end_within_the_hour() -> None:
@@ -149,20 +172,19 @@ def test_the_times_of_roles_begin_and_end_within_the_hour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "rate", "late", "reasons"),
+    ("members", "rate", "model", "reasons"),
     [
-        (0, 0.0, (90.0, 0.0), ["no member"]),
-        (1, 5.0, (90.0, 0.0), ["stuck queues"]),
-        (1, 0.0, (90.0, 0.0), ["nothing consumed"]),
-        (3, 5.0, (0.5, 0.5), ["more members than queues"]),
-        (1, 5.0, (0.5, 0.5), []),
+        (0, 0.0, "", ["no member"]),
+        (1, 0.0, "CLUSTERING", ["nothing consumed"]),
+        (3, 5.0, "CLUSTERING", ["more members than queues"]),
+        (3, 5.0, "BROADCASTING", []),
+        (2, 5.0, "CLUSTERING", []),
     ],
 )
-def test_why_a_group_is_slow(
-    members: int, rate: float, late: tuple[float, float], reasons: list[str]
-) -> None:
-    row = groups.GroupRow("g", members, "CLUSTERING", 9, max(late), rate, 0)
-    queues = [groups.QueueOffset("t", "b", number, 1, 5 if s else 1, s) for number, s in enumerate(late)]
+def test_why_a_group_is_slow(members: int, rate: float, model: str, reasons: list[str]) -> None:
+    row = groups.GroupRow("g", members, model, 9, rate, 0)
+    queues = [groups.QueueOffset("t", "b", number, 1, 5, 0) for number in range(2)]
+    queues.append(groups.QueueOffset("%RETRY%g", "b", 0, 0, 0, 0))
     assert groups.reasons_of(row, queues) == reasons
     assert groups.reasons_of(msgspec.structs.replace(row, behind=0), queues) == []
 
@@ -178,16 +200,82 @@ def test_data_of_charts_cannot_end_its_element() -> None:
     assert time_of(0) == "–" == time_of(10**18)
 
 
-def test_what_a_broker_of_apache_answers() -> None:
-    runtime = {
-        "brokerRole": "SLAVE",
-        "putTps": "1.5 2 3",
-        "bootTimestamp": "17",
-        "brokerVersionDesc": "V5_3_3",
+def report(id_: str, **more: Any) -> NodeReport:
+    log = LogReport(
+        voters=("n0", "n1", "n2"),
+        learners=("n3",),
+        peers={"n1": PeerReport(True, 4), "n2": PeerReport(False, 9)},
+        committed_index=7,
+    )
+    members = {"n0": "h:0", "n1": "h:1", "n2": "", "n3": ""}
+    return NodeReport(id=id_, role="FOLLOWER", term=3, leader="n0", members=members, node=log, **more)
+
+
+def test_the_nodes_of_a_group_are_those_that_its_leader_names() -> None:
+    """A node that is registered, and that nobody is connected to, is one node and not two."""
+    registered = {"h:0": "0", "h:1": "1", "h:2": "2"}
+    answers: dict[str, Answer] = {"h:0": (report("n0", serving=True), {}), "h:1": (report("n1"), {})}
+    before = {"n3": NodeView("b", "n3", "h:3", reached=True)}
+    found = {one.id: one for one in views_of("b", registered, answers, {"h:2": SILENT_TEXT}, before)}
+    assert {id_: (one.reached, one.voter) for id_, one in found.items()} == {
+        "n0": (True, True),
+        "n1": (True, True),
+        "n2": (False, True),
+        "n3": (False, False),
     }
-    found = node_view("b", "10.0.0.1:10911", {}, runtime, {})
-    assert (found.role, found.serving, found.rate_in, found.booted_ms) == ("SLAVE", False, 1.5, 17)
+    assert (found["n1"].connected, found["n1"].lag_entries) == (True, 4)
+    assert (found["n3"].address, found["n3"].problem) == ("h:3", "it is not connected")
+
+
+def test_the_only_silent_address_belongs_to_the_only_missing_node() -> None:
+    whole = report("n0", serving=True)
+    three = msgspec.structs.replace(whole, node=msgspec.structs.replace(whole.node, learners=()))
+    answers: dict[str, Answer] = {"h:0": (three, {}), "h:1": (report("n1"), {})}
+    found = views_of("b", {"h:2": "2"}, answers, {"h:2": SILENT_TEXT}, {})
+    assert [(one.id, one.address, one.problem) for one in found if not one.reached] == [
+        ("n2", "h:2", SILENT_TEXT)
+    ]
+
+
+def test_what_a_broker_of_apache_answers() -> None:
+    runtime = {"brokerRole": "SLAVE", "putTps": "1.5 2 3", "bootTimestamp": "--5"}
+    (found,) = views_of("b", {"h:1": "1"}, {"h:1": (None, runtime)}, {}, {})
+    assert (found.role, found.serving, found.rate_in, found.booted_ms) == ("SLAVE", False, 1.5, None)
     assert (found.term, found.rate_out) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (b'{"a": [1]}', '{\n  "a": [\n    1\n  ]\n}'),
+        (b"5", None),
+        (b"{", None),
+        (b'["\\ud800"]', None),
+        (b"[" * 480 + b"1," * 30_000 + b"1" + b"]" * 480, None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_json_is_shown_with_one_value_a_line_unless_that_is_too_long(body: bytes, wanted: str | None) -> None:
+    assert messages._pretty(body) == wanted
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("hostile", ["$(touch x)", "a b", "x;y", "--json"])
+def test_the_command_of_a_page_is_one_that_exists_and_quotes_its_names(page: Page, hostile: str) -> None:
+    names = dict.fromkeys(re.findall(r"{(\w+)}", page.path), hostile)
+    for words in ({}, {"topic": hostile, "key": hostile}, {"topic": hostile, "tag": hostile, "since": "2h"}):
+        asked = Asked(None, None, names, words)  # type: ignore[arg-type]
+        parts = shlex.split(page.command(asked))
+        assert parts[0] == "dledger"
+        for part in parts:
+            assert hostile not in part or part in (hostile, f"--tags={hostile}"), parts
+        command: click.Command = root
+        rest = parts[1:]
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), rest[0])
+            assert found is not None, parts
+            command, rest = found, rest[1:]
+        command.make_parser(click.Context(command)).parse_args(list(rest))
 
 
 def test_words_of_an_address() -> None:

@@ -10,15 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import msgspec
 import page_data
 import pytest
 
-from dledger.client import ClientError
+from dledger.admin import ClusterView
+from dledger.client import BrokerRefused, ClientError
 from dledger.dashboard import server as module
 from dledger.dashboard.facts import MAX_ANSWERS, Facts, gather_bounded
 from dledger.dashboard.program import clusters_of
 from dledger.dashboard.server import Dashboard
 from dledger.dashboard.watching import Watching
+from dledger.remoting.bodies import BrokerData, ClusterInfo
+from dledger.remoting.node_report import LogReport, NodeReport
 from dledger.runtime.options import WrongUsage
 
 
@@ -39,7 +43,7 @@ def watched(name: str = "main") -> Watching:
     """A cluster that was looked at once."""
     admin: Any = Failing()
     found = Watching(name, admin)
-    found.nodes, found.problem = {"broker-a": dict(page_data.NODES)}, ""
+    found.nodes, found.problem, found.looked_ms = {"broker-a": dict(page_data.NODES)}, "", page_data.NOW_MS
     return found
 
 
@@ -99,8 +103,9 @@ def test_a_page_of_another_host_cannot_read_the_dashboard_by_a_name_of_its_own(h
             for path in ("/", "/main/", "/static/dashboard.js"):
                 async with session.get(root + path, headers={"Host": host}) as answer:
                     assert answer.status == 403, path
-            async with session.get(f"{root}/main/", headers={"Host": "localhost:1"}) as answer:
-                assert answer.status == 200
+            for here in ("localhost:1", "[::1]:8080", "127.0.0.1"):
+                async with session.get(f"{root}/main/", headers={"Host": here}) as answer:
+                    assert answer.status == 200, here
 
     run(test)
 
@@ -113,7 +118,9 @@ def test_a_page_of_another_host_cannot_read_the_dashboard_by_a_name_of_its_own(h
         ("/static/..%2fserver.py", 404, "there is no such file"),
         ("/static/vendor.toml", 404, "there is no such file"),
         ("/main/nodes/broker-a/n9", 404, "n9 of broker-a"),
-        ("/main/messages?topic=T&since=yesterday", 502, "no NameServer answers"),
+        ("/main/messages?topic=T&since=yesterday", 400, "give an age such as"),
+        ("/main/messages?topic=T&since=99999999d", 400, "give at most 10000d"),
+        ("/main/messages?topic=T&queue=one", 400, "give a whole number"),
         ("/main/topics", 502, "no NameServer answers"),
         ("/main/" + "x" * 5000, 400, "too long"),
     ],
@@ -167,6 +174,42 @@ def test_the_number_of_open_pages_that_get_changes_is_bounded(monkeypatch: pytes
                 await first.content.readline()
                 async with session.get(f"{root}/main/", headers=headers) as second:
                     assert second.status == 503
+
+    run(test)
+
+
+def test_a_page_of_another_host_can_only_link_here() -> None:
+    async def test() -> None:
+        async with served() as (session, root):
+            for mode, status in (("no-cors", 403), ("cors", 403), ("navigate", 200)):
+                headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": mode}
+                async with session.get(f"{root}/main/", headers=headers) as answer:
+                    assert answer.status == status, mode
+
+    run(test)
+
+
+def test_the_dashboard_ends_while_a_page_is_open() -> None:
+    async def test() -> None:
+        dashboard = Dashboard([watched()])
+        port = await dashboard.start("127.0.0.1", 0)
+        async with aiohttp.ClientSession() as session:
+            stream = session.get(f"http://127.0.0.1:{port}/main/", headers={"Accept": "text/event-stream"})
+            async with stream as answer:
+                await answer.content.readline()
+                await dashboard.close()
+                assert await answer.content.read() is not None, "the stream has an end"
+
+    run(test)
+
+
+def test_an_open_page_is_told_what_is_wrong() -> None:
+    async def test() -> None:
+        async with served() as (session, root):
+            stream = session.get(f"{root}/main/topics", headers={"Accept": "text/event-stream"})
+            async with stream as answer:
+                found = json.loads((await answer.content.readline()).removeprefix(b"data: "))
+                assert found == {"problem": "no NameServer answers"}
 
     run(test)
 
@@ -257,7 +300,8 @@ def test_names_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, said in (
         (["h:1", "h:2"], "two clusters"),
         (["a/b=h:1"], "letters, digits"),
-        (["static=h:1"], "letters, digits"),
+        (["static=h:1"], "choose another"),
+        (["..=h:1"], "begins with a letter"),
         (["a="], "give the addresses"),
         ([f"c{number}=h:1" for number in range(17)], "at most 16"),
     ):
@@ -267,10 +311,47 @@ def test_names_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clusters_of([]) == {"cluster": "e:1"}
 
 
+def test_a_broker_whose_answer_cannot_be_read_is_one_that_is_not_reached() -> None:
+    """It must not end the dashboard, nor hide the other brokers."""
+
+    async def runtime(address: str) -> dict[str, str]:
+        return {"bootTimestamp": "x"}
+
+    async def node(address: str) -> NodeReport:
+        if address == "h:1":
+            raise BrokerRefused("node: the response cannot be read: $.term")
+        return NodeReport(id="n0", role="LEADER", term=1, serving=True, node=LogReport(voters=("n0", "n1")))
+
+    async def cluster_() -> ClusterView:
+        group = BrokerData("c", "broker-a", {0: "h:0", 1: "h:1"})
+        return ClusterView(ClusterInfo({"broker-a": group}, {"c": ["broker-a"]}))
+
+    async def test() -> None:
+        cluster = watched()
+        brokers = SimpleNamespace(cluster=cluster_, runtime=runtime, node=node)
+        cluster.admin = SimpleNamespace(brokers=brokers, now_ms=lambda: page_data.NOW_MS)  # type: ignore[assignment]
+        await cluster.look()
+        assert cluster.problem == ""
+        one, other = cluster.nodes["broker-a"].values()
+        assert one.reached and one.serving and not other.reached
+        assert other.id == "n1" and "cannot be read" in other.problem
+
+    run(test)
+
+
+def test_what_a_node_reported_before_it_went_away_is_remembered() -> None:
+    cluster = watched()
+    before = cluster._remembered(page_data.LEADER)
+    away = cluster._remembered(msgspec.structs.replace(page_data.LEADER, reached=False, changes=()))
+    assert [one.why for one in before.changes] == [one.why for one in page_data.LEADER.changes]
+    assert away.changes == before.changes[1:], "those of the last hour"
+
+
 def test_a_look_at_a_cluster_that_does_not_answer_is_noted() -> None:
     async def test() -> None:
         cluster = watched()
-        cluster.admin = SimpleNamespace(brokers=SimpleNamespace(cluster=Failing()), now_ms=lambda: 1)  # type: ignore[assignment]
+        brokers = SimpleNamespace(cluster=Failing())
+        cluster.admin = SimpleNamespace(brokers=brokers, now_ms=lambda: 1)  # type: ignore[assignment]
         await cluster.look()
         assert cluster.problem == "no NameServer answers" and cluster.nodes, "the last look stays"
 

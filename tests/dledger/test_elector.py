@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dledger.election.effects import Effect, RoleChanged, SaveHardState, Send
 from dledger.election.elector import MAX_LEAP, MAX_TOLD_TERM, NO_READ, ElectionSettings, Elector
-from dledger.election.transitions import State
+from dledger.election.transitions import Cause, State
 from dledger.errors import InvariantBroken
 from dledger.formats.store_files import HardState
 from dledger.host import Role
@@ -32,6 +32,10 @@ VOTERS = ("n0", "n1", "n2")
 class Tip:
     last_index: int = 10
     last_term: int = 3
+
+
+WON = RoleChanged(Role.LEADER, 4, "n0", Cause.QUORUM.value)
+DEPOSED = RoleChanged(Role.FOLLOWER, 9, None, Cause.HIGHER_TERM.value)
 
 
 def elector(
@@ -99,7 +103,7 @@ def test_a_quorum_of_votes_makes_a_leader_that_heartbeats_at_once() -> None:
     node = elector()
     effects = make_leader(node)
     assert node.role is Role.LEADER
-    assert RoleChanged(Role.LEADER, 4, "n0") in effects
+    assert WON in effects
     assert len(sent(effects, Heartbeat)) == 2
 
 
@@ -132,7 +136,7 @@ def test_a_vote_that_took_longer_than_the_round_still_counts() -> None:
     node = candidate_again()
     effects = node.receive("n1", VoteResponse(4, 4, False, VoteResult.ACCEPT), 2.1)
     assert (node.role, node.term) == (Role.LEADER, 4)
-    assert RoleChanged(Role.LEADER, 4, "n0") in effects and len(sent(effects, Heartbeat)) == 2
+    assert WON in effects and len(sent(effects, Heartbeat)) == 2
     node.tick(2.6)
     assert node.role is Role.LEADER and node.heard("n1", 2.0), "the late voter was heard, so it is a quorum"
 
@@ -300,7 +304,7 @@ def test_a_leader_without_contact_to_a_quorum_steps_down() -> None:
     assert node.role is Role.LEADER
     effects = node.tick(2.6)
     assert node.role is Role.FOLLOWER
-    assert RoleChanged(Role.FOLLOWER, 4, None) in effects
+    assert RoleChanged(Role.FOLLOWER, 4, None, Cause.NO_QUORUM.value) in effects
 
 
 @pytest.mark.parametrize("alive", [1, 2])
@@ -321,7 +325,10 @@ def test_a_higher_term_deposes_before_the_disk_is_asked() -> None:
     node = elector()
     make_leader(node)
     effects = node.receive("n1", HeartbeatResponse(9, 1), 1.1)  # type: ignore[arg-type]
-    assert effects == [RoleChanged(Role.FOLLOWER, 9, None), SaveHardState(HardState(9, None))]
+    assert effects == [
+        DEPOSED,
+        SaveHardState(HardState(9, None)),
+    ]
 
 
 def test_two_leaders_in_one_term_are_a_bug() -> None:
@@ -351,7 +358,7 @@ def test_a_single_voter_elects_itself() -> None:
     node = elector(voters=("n0",))
     effects = node.tick(5.0)
     assert node.role is Role.LEADER
-    assert effects.index(SaveHardState(HardState(4, "n0"))) < effects.index(RoleChanged(Role.LEADER, 4, "n0"))
+    assert effects.index(SaveHardState(HardState(4, "n0"))) < effects.index(WON)
 
 
 def test_timeout_now_skips_the_pre_vote_only_from_the_current_leader() -> None:

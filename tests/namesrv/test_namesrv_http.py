@@ -60,3 +60,7 @@ def test_it_listens_on_loopback_and_not_twice_at_one_port() -> None:
     assert (config.http_address, config.http_port) == ("127.0.0.1", 9877)
     with pytest.raises(ConfigError, match="httpPort"):
         SETTINGS.load({"httpPort": "9876"})
+    own = "127.0.0.1:9878"
+    kv = {"kvPeers": f"{own};10.0.0.2:9878", "kvSelfAddress": own, "kvPassword": "secret"}
+    with pytest.raises(ConfigError, match="httpPort"):
+        SETTINGS.load({"httpPort": "9878"} | kv)

@@ -370,7 +370,7 @@ def test_candidates_start_a_new_election_when_the_time_out_elapses() -> None:
 def test_leaders_send_heartbeats_at_once_and_again_when_idle() -> None:
     core = kit.elector()
     effects = kit.leader(core)
-    assert effects[0] == RoleChanged(Role.LEADER, 4, "n0")
+    assert effects[0] == RoleChanged(Role.LEADER, 4, "n0", "quorum of votes")
     assert len(kit.messages(effects, Heartbeat)) == 2
     assert core.tick(1.05) == []
     assert core.deadline <= 1.1 + 1e-9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from dledger.commands import exit_codes
 from dledger.commands.declaring import Declared, option
 from dledger.runtime.environment_variables import NAMESRV_ADDR
@@ -19,7 +21,13 @@ DASHBOARD = Declared(
             f"NAME. Without it: {NAMESRV_ADDR}, or those of the group that `dledger up` made in this "
             "directory.",
         ),
-        option("--port", type=int, default=8080, show_default=True, help="Port; 0 takes a free one."),
+        option(
+            "--port",
+            type=click.IntRange(0, 65535),
+            default=8080,
+            show_default=True,
+            help="Port; 0 takes a free one.",
+        ),
     ],
     codes=exit_codes.SERVER,
     summary="show clusters in a browser",

@@ -63,4 +63,5 @@ NAMESRV = _server(
     "dledger.namesrv.cli:run",
     "run a NameServer",
     "Run a RocketMQ-compatible NameServer, until SIGTERM.",
+    extra="server",  # only for httpPort
 )

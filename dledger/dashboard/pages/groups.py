@@ -7,21 +7,18 @@ from functools import partial
 import msgspec
 
 from dledger.admin import AsyncAdminClient
-from dledger.admin.asking import passing_over
-from dledger.client import ClientError
+from dledger.admin.asking import RETRY_PREFIX, passing_over
+from dledger.client import ClientError, TopicNotFound
 from dledger.dashboard.facts import gather_bounded
-from dledger.dashboard.pages.page import Asked, NotThere, Page, Rows, part_of
+from dledger.dashboard.pages.page import Asked, NotThere, Page, Rows, broker_groups, command, part_of
 from dledger.remoting.bodies import ConsumerConnections, SubscriptionGroupConfig
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.operator_bodies import ConsumeStats, TopicStats
 
 GROUPS_FRESH_S = 5.0
 """How long the list of all groups is used again, in seconds."""
-STUCK_S = 60.0
-"""A queue is called stuck if its oldest message waits for at least this long, in seconds, while the group
-consumes from others."""
 
-REASONS = ("no member", "stuck queues", "nothing consumed", "more members than queues")
+REASONS = ("no member", "nothing consumed", "more members than queues")
 """What `reasons_of` may say."""
 
 
@@ -33,10 +30,9 @@ class GroupRow(msgspec.Struct, frozen=True):
     model: str
     """CLUSTERING or BROADCASTING; empty without members."""
     behind: int | None
-    late_s: float
-    """Age of the oldest message that it has not consumed, in seconds; 0 if there is none."""
     rate: float
-    dead_letters: int
+    """Messages a second that it consumed in the last minute."""
+    dead_letters: int | None
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -46,6 +42,7 @@ class Groups(msgspec.Struct, frozen=True):
     wanted: str
     rows: list[GroupRow]
     part: Rows
+    problems: list[str]
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -75,8 +72,8 @@ class QueueOffset(msgspec.Struct, frozen=True):
     queue: int
     offset: int
     end: int
-    late_s: float
-    """Age of the last message that it consumed, in seconds, if it is behind; otherwise 0."""
+    last_ms: int
+    """Store time of the last message that it has consumed; 0 if that is not known."""
 
 
 class GroupPage(msgspec.Struct, frozen=True):
@@ -86,60 +83,71 @@ class GroupPage(msgspec.Struct, frozen=True):
     row: GroupRow
     settings: SubscriptionGroupConfig | None
     members: list[Member]
+    members_part: Rows
     subscriptions: list[Subscribed]
     queues: list[QueueOffset]
     part: Rows
-    retries: int
+    retries: int | None
     """Messages in its retry topic, consumed or not."""
     slow: list[str]
     """Reasons why it is behind; empty if it is not, or no reason was found."""
 
 
-async def all_groups(admin: AsyncAdminClient) -> dict[str, SubscriptionGroupConfig]:
-    """The settings of all groups of the cluster, by name."""
+class KnownGroups(msgspec.Struct, frozen=True):
+    """The settings of the groups of a cluster by name, and which broker groups could not be asked."""
+
+    groups: dict[str, SubscriptionGroupConfig]
+    problems: list[str]
+
+
+async def all_groups(admin: AsyncAdminClient) -> KnownGroups:
+    """All groups of the cluster. A broker group that does not answer is left out, and named."""
+    problems: list[str] = []
+
+    async def ask(group: str, address: str) -> dict[str, SubscriptionGroupConfig]:
+        try:
+            return await admin.groups.configs(address)
+        except ClientError as error:
+            problems.append(f"{group}: {error}")
+            return {}
+
+    groups = await broker_groups(admin)
     found: dict[str, SubscriptionGroupConfig] = {}
-    for address in (await admin.brokers.masters()).values():
-        found |= await admin.groups.configs(address)
-    for name in await admin.groups.names():
-        found.setdefault(name, SubscriptionGroupConfig(name))
-    return dict(sorted(found.items()))
+    for configs in await gather_bounded([partial(ask, *one) for one in groups.items()]):
+        found |= configs
+    if not found and problems:
+        raise ClientError("; ".join(problems))
+    return KnownGroups(dict(sorted(found.items())), problems)
 
 
 async def load(asked: Asked) -> Groups:
     """Load one part of the list. Only the figures of its rows are asked for."""
-    groups = await asked.facts.get(all_groups, asked.admin, fresh_s=GROUPS_FRESH_S)
+    known = await asked.facts.get(all_groups, asked.admin, fresh_s=GROUPS_FRESH_S)
     wanted = asked.word("q")
-    shown = [name for name in groups if wanted.casefold() in name.casefold()]
+    shown = [name for name in known.groups if wanted.casefold() in name.casefold()]
     part, which = part_of(shown, asked)
     rows = await gather_bounded([partial(_row, asked, name) for name in part])
-    return Groups(asked.cluster.name, wanted, rows, which)
+    return Groups(asked.cluster.name, wanted, rows, which, known.problems)
 
 
 async def _row(asked: Asked, name: str) -> GroupRow:
     connections = await _connections(asked, name)
     stats = await _stats(asked, name)
-    return row_of(name, connections, stats, await _kept(asked, 1, name), asked.cluster.now_ms())
+    return row_of(name, connections, stats, await _kept(asked, 1, name))
 
 
 def row_of(
     name: str,
     connections: ConsumerConnections | None,
     stats: ConsumeStats | None,
-    dead_letters: int,
-    now_ms: int,
+    dead_letters: int | None,
 ) -> GroupRow:
     """What the list shows of a group."""
-    late = [
-        (now_ms - one.lastTimestamp) / 1000
-        for one in (stats.offsets.values() if stats else ())
-        if one.brokerOffset > one.consumerOffset and one.lastTimestamp
-    ]
     return GroupRow(
         name,
         None if connections is None else len(connections.connectionSet),
         (connections.messageModel or "") if connections else "",
         None if stats is None else stats.behind,
-        round(max(late, default=0.0), 1),
         stats.consumeTps if stats else 0.0,
         dead_letters,
     )
@@ -163,25 +171,27 @@ async def _stats(asked: Asked, name: str) -> ConsumeStats | None:
     return found
 
 
-async def _kept(asked: Asked, which: int, name: str) -> int:
-    """Messages that are kept in a topic of a group: of its retries (0) or of its dead letters (1)."""
+async def _kept(asked: Asked, which: int, name: str) -> int | None:
+    """Messages that are kept in a topic of a group: of its retries (0) or of its dead letters (1). None if no
+    broker answers."""
     topic = asked.admin.groups.topics_left(name)[which]
     try:
         stats: TopicStats = await asked.facts.get(asked.admin.topics.stats, topic)
-    except ClientError:
+    except TopicNotFound:
         return 0  # the topic is made with its first message
+    except ClientError:
+        return None
     return sum(one.maxOffset - one.minOffset for one in stats.offsets.values())
 
 
 async def load_group(asked: Asked) -> GroupPage:
     """Load the page of one group. Raises NotThere if there is no such group."""
     name = asked.names["group"]
-    groups = await asked.facts.get(all_groups, asked.admin, fresh_s=GROUPS_FRESH_S)
+    groups = (await asked.facts.get(all_groups, asked.admin, fresh_s=GROUPS_FRESH_S)).groups
     if name not in groups:
         raise NotThere(name)
-    now = asked.cluster.now_ms()
     connections, stats = await _connections(asked, name), await _stats(asked, name)
-    row = row_of(name, connections, stats, await _kept(asked, 1, name), now)
+    row = row_of(name, connections, stats, await _kept(asked, 1, name))
     queues = [
         QueueOffset(
             key.topic,
@@ -189,23 +199,20 @@ async def load_group(asked: Asked) -> GroupPage:
             key.queueId,
             one.consumerOffset,
             one.brokerOffset,
-            round((now - one.lastTimestamp) / 1000, 1)
-            if one.brokerOffset > one.consumerOffset and one.lastTimestamp
-            else 0.0,
+            one.lastTimestamp,
         )
         for key, one in (stats.offsets.items() if stats else ())
     ]
     part, which = part_of(sorted(queues, key=lambda one: (one.topic, one.group, one.queue)), asked)
-    members = connections.connectionSet if connections else []
+    everyone = sorted(connections.connectionSet if connections else [], key=lambda one: one.clientId)
+    members, members_part = part_of(everyone, asked, "members")
     subscriptions = connections.subscriptionTable if connections else {}
     return GroupPage(
         cluster=asked.cluster.name,
         row=row,
         settings=groups[name],
-        members=[
-            Member(one.clientId, one.clientAddr, one.language, one.version)
-            for one in sorted(members, key=lambda one: one.clientId)
-        ],
+        members=[Member(one.clientId, one.clientAddr, one.language, one.version) for one in members],
+        members_part=members_part,
         subscriptions=[
             Subscribed(topic, one.subString, one.expressionType)
             for topic, one in sorted(subscriptions.items())
@@ -223,14 +230,9 @@ def reasons_of(row: GroupRow, queues: list[QueueOffset]) -> list[str]:
         return []
     if row.members == 0:
         return ["no member"]
-    found = []
-    behind = [one for one in queues if one.end > one.offset]
-    stuck = [one for one in behind if one.late_s >= STUCK_S]
-    if stuck and row.rate > 0 and len(stuck) < len(queues):
-        found.append("stuck queues")
-    elif stuck and row.rate == 0:
-        found.append("nothing consumed")
-    if row.members is not None and row.members > len(queues) > 0:
+    found = ["nothing consumed"] if row.rate == 0 and row.members else []
+    own = [one for one in queues if not one.topic.startswith(RETRY_PREFIX)]
+    if row.model != "BROADCASTING" and row.members is not None and row.members > len(own) > 0:
         found.append("more members than queues")
     return found
 
@@ -241,5 +243,5 @@ GROUP = Page(
     "groups/{group}",
     "Group",
     load_group,
-    lambda asked: f"dledger group show {asked.names['group']}",
+    lambda asked: command("dledger group show", asked.names["group"]),
 )

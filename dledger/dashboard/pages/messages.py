@@ -9,9 +9,9 @@ from functools import partial
 import msgspec
 
 from dledger.admin import StoredMessage
-from dledger.client import BrokerRefused, TopicNotFound
+from dledger.client import BrokerRefused, ClientError, TopicNotFound
 from dledger.dashboard.facts import gather_bounded
-from dledger.dashboard.pages.page import Asked, NotThere, Page, WrongWords
+from dledger.dashboard.pages.page import Asked, NotThere, Page, WrongWords, command
 from dledger.remoting.bodies import MessageQueue
 from dledger.remoting.operator_bodies import TopicStats
 
@@ -23,6 +23,17 @@ SCAN_QUEUES = 16
 """Queues that are read at the same time."""
 SCAN_MESSAGES = 3200
 """Largest number of messages that a search reads from one queue."""
+MAX_AGE_DAYS = 10_000
+"""Largest age that a search may name, in days."""
+MAX_PRETTY = 4 * 64 * 1024
+"""Largest JSON text that is shown with one value a line, in characters. Deep nesting makes it many times as
+long as the body."""
+SHOWN_HEX = 4096
+"""Bytes of a body that are shown as hexadecimal."""
+TRACKED_AT_ONCE = 8
+"""Consumer groups that are asked at the same time whether they have consumed a message."""
+TRACK_S = 5.0
+"""Longest wait for the answer about one consumer group, in seconds."""
 SHOWN_BODY = 64 * 1024
 """Largest number of bytes of a body that the page shows."""
 SHORT = 120
@@ -54,6 +65,13 @@ class Looked(msgspec.Struct, frozen=True):
     messages: int
     whole: bool
     """Whether it looked at everything that it was asked for."""
+    why: str = ""
+    """Why it did not: one of `LIMITS`."""
+
+
+LIMITS = ("the time of a search was over", "only the newest of each queue", "only a part of each queue")
+"""What ends a search early: SCAN_S; SCAN_MESSAGES, of which the last ones of each queue are read for a tag;
+and from a time or an offset on also MOST."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -98,6 +116,8 @@ class MessagePage(msgspec.Struct, frozen=True):
     hexadecimal: str
     cut: bool
     """Whether only the beginning of the body is shown."""
+    hex_cut: bool
+    """Whether only the beginning is shown as hexadecimal."""
     tracks: list[Track]
 
 
@@ -125,6 +145,9 @@ async def load(asked: Asked) -> Search:
     there is no such topic."""
     words = {name: asked.word(name) for name in ("topic", "key", "id", "tag", "since", "queue", "offset")}
     topic = words["topic"]
+    for name in ("queue", "offset"):
+        asked.number(name, 0)
+    _since(asked)
     search = Search(asked.cluster.name, **words, found=[], looked=None)
     if not topic:
         return search
@@ -139,7 +162,9 @@ async def load(asked: Asked) -> Search:
         raise NotThere(topic) from error
     except BrokerRefused as error:
         return msgspec.structs.replace(search, problem=str(error))
-    rows = sorted((row_of(one) for one in found), key=lambda one: -one.stored_ms)[:MOST]
+    forward = bool(words["since"] or words["offset"])
+    rows = sorted((row_of(one) for one in found), key=lambda one: one.stored_ms)
+    rows = rows[:MOST] if forward else rows[::-1][:MOST]
     return msgspec.structs.replace(search, found=rows, looked=looked)
 
 
@@ -156,28 +181,32 @@ async def _scan(asked: Asked, topic: str) -> tuple[list[StoredMessage], Looked]:
         number = asked.number("queue", 0)
         chosen = [row for row in chosen if row[0].queueId == number]
     since = _since(asked)
+    expression = asked.word("tag") or "*"
+    newest = since is None and not asked.word("offset")
     found: list[StoredMessage] = []
-    ended = 0
-    read = 0
+    ended = read = 0
+    cut = False
 
     async def one(queue: MessageQueue, low: int, high: int) -> None:
-        nonlocal ended, read
+        nonlocal ended, read, cut
         address = places[queue.brokerName]
         if asked.word("offset"):
             start = max(low, asked.number("offset", 0))
         elif since is not None:
             start = await asked.admin.offsets.at_time(address, queue, since)
         else:
-            start = max(low, high - MOST)
+            start = max(low, high - (MOST if expression == "*" else SCAN_MESSAGES))
+            cut = cut or (expression != "*" and start > low)
         end = min(high, start + SCAN_MESSAGES)
-        expression = asked.word("tag") or "*"
+        cut = cut or end < high
         kept = 0
         async for pulled in asked.admin.messages.pulls(address, queue, start, end, expression):
             found.extend(pulled.messages)
             kept += len(pulled.messages)
             read += max(0, pulled.next_offset - start)
             start = pulled.next_offset
-            if kept >= MOST and (since is not None or asked.word("offset")):
+            if kept >= MOST and not newest:
+                cut = cut or start < high
                 break
         ended += 1
 
@@ -187,7 +216,8 @@ async def _scan(asked: Asked, topic: str) -> tuple[list[StoredMessage], Looked]:
             await gather_bounded(calls, SCAN_QUEUES)
     except TimeoutError:
         pass  # `looked` says how far it came
-    return found, Looked(ended, len(chosen), read, ended == len(chosen))
+    why = LIMITS[0] if ended < len(chosen) else "" if not cut else LIMITS[1] if newest else LIMITS[2]
+    return found, Looked(ended, len(chosen), read, not why, why)
 
 
 def _since(asked: Asked) -> int | None:
@@ -197,7 +227,10 @@ def _since(asked: Asked) -> int | None:
     minutes = {"m": 1, "h": 60, "d": 1440}.get(text[-1])
     if minutes is None or not text[:-1].isdecimal() or len(text) > 9:
         raise WrongWords(f"since: give an age such as 30m, 6h or 2d, not {text!r}")
-    return asked.cluster.now_ms() - int(text[:-1]) * minutes * 60_000
+    age = int(text[:-1]) * minutes
+    if age > MAX_AGE_DAYS * 1440:
+        raise WrongWords(f"since: give at most {MAX_AGE_DAYS}d, not {text!r}")
+    return asked.cluster.now_ms() - age * 60_000
 
 
 async def load_message(asked: Asked) -> MessagePage:
@@ -206,9 +239,9 @@ async def load_message(asked: Asked) -> MessagePage:
     try:
         stored = await asked.admin.messages.by_id(topic, id_)
         groups = await asked.admin.topics.groups(stored.message.queue.topic)
-        tracks = await asked.admin.messages.track(stored, groups)
     except (TopicNotFound, BrokerRefused) as error:
         raise NotThere(f"{id_}: {error}") from error
+    tracks = await gather_bounded([partial(_track, asked, stored, name) for name in groups], TRACKED_AT_ONCE)
     one = stored.message
     shown = one.body[:SHOWN_BODY]
     return MessagePage(
@@ -221,10 +254,20 @@ async def load_message(asked: Asked) -> MessagePage:
         reconsumed=one.reconsume_times,
         text=_text(shown, cut=len(shown) < len(one.body)),
         pretty=_pretty(one.body) if len(one.body) <= SHOWN_BODY else None,
-        hexadecimal=hex_lines(shown[:4096]),
+        hexadecimal=hex_lines(shown[:SHOWN_HEX]),
         cut=len(shown) < len(one.body),
-        tracks=[Track(one.group, one.type.value, one.reason or "") for one in tracks],
+        hex_cut=len(one.body) > SHOWN_HEX,
+        tracks=tracks,
     )
+
+
+async def _track(asked: Asked, stored: StoredMessage, group: str) -> Track:
+    try:
+        async with asyncio.timeout(TRACK_S):
+            (found,) = await asked.admin.messages.track(stored, [group])
+    except (ClientError, TimeoutError) as error:
+        return Track(group, "UNKNOWN", str(error) or f"no answer within {TRACK_S:g} s")
+    return Track(group, found.type.value, found.reason or "")
 
 
 def _text(body: bytes, *, cut: bool) -> str | None:
@@ -239,9 +282,20 @@ def _text(body: bytes, *, cut: bool) -> str | None:
 def _pretty(body: bytes) -> str | None:
     try:
         found = json.loads(body)
+        if not isinstance(found, dict | list):
+            return None
+        lines: list[str] = []
+        left = MAX_PRETTY
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(found):
+            lines.append(piece)
+            left -= len(piece)
+            if left < 0:
+                return None
+        text = "".join(lines)
+        text.encode()  # a single half of a pair of surrogates is no text
     except (ValueError, RecursionError):
         return None
-    return json.dumps(found, indent=2, ensure_ascii=False) if isinstance(found, dict | list) else None
+    return text
 
 
 def hex_lines(data: bytes) -> str:
@@ -260,12 +314,13 @@ def hex_lines(data: bytes) -> str:
 
 def _search_command(asked: Asked) -> str:
     topic = asked.word("topic") or "TOPIC"
-    if asked.word("key"):
-        return f"dledger message find {topic} {asked.word('key')}"
     if asked.word("id"):
-        return f"dledger message show {topic} {asked.word('id')}"
-    since = f" --since -{asked.word('since')}" if asked.word("since") else ""
-    return f"dledger message list {topic}{since}"
+        return command("dledger message show", topic, asked.word("id"))
+    if asked.word("key"):
+        return command("dledger message find", topic, asked.word("key"))
+    since = [f"--since=-{asked.word('since')}"] if asked.word("since") else []
+    tags = [f"--tags={asked.word('tag')}"] if asked.word("tag") else []
+    return command("dledger message list", topic, options=[*since, *tags])
 
 
 PAGE = Page("messages", "messages", "Messages", load, _search_command, listed=True)
@@ -274,5 +329,5 @@ MESSAGE = Page(
     "messages/{topic}/{id}",
     "Message",
     load_message,
-    lambda asked: f"dledger message show {asked.names['topic']} {asked.names['id']}",
+    lambda asked: command("dledger message show", asked.names["topic"], asked.names["id"]),
 )

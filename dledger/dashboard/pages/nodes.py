@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from dledger.dashboard.pages.overview import GroupHealth, health_of
-from dledger.dashboard.pages.page import Asked, NotThere, Page
-from dledger.dashboard.watching import KEPT_S, NodeView, RoleChange
+from dledger.dashboard.pages.page import Asked, NotThere, Page, command
+from dledger.dashboard.watching import KEPT_S, NodeView
+from dledger.remoting.node_report import RoleChange
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -86,8 +87,7 @@ def spans_of(node: str, changes: tuple[RoleChange, ...], begin_ms: int, end_ms: 
 async def load_node(asked: Asked) -> NodePage:
     """Load the page of one node: its settings and figures are asked of it."""
     group, id_ = asked.names["group"], asked.names["node"]
-    known = asked.cluster.nodes.get(group, {})
-    node = next((one for one in known.values() if one.id == id_), None)
+    node = asked.cluster.nodes.get(group, {}).get(id_)
     if node is None:
         raise NotThere(f"{id_} of {group}")
     settings: dict[str, str] = {}
@@ -101,11 +101,11 @@ async def load_node(asked: Asked) -> NodePage:
     return NodePage(node, settings, figures, begin, now, spans_of(id_, node.changes, begin, now))
 
 
-PAGE = Page("nodes", "nodes", "Nodes", load, lambda asked: "dledger admin broker replication", listed=True)
+PAGE = Page("nodes", "nodes", "Nodes", load, lambda asked: "dledger admin broker list", listed=True)
 NODE = Page(
     "node",
     "nodes/{group}/{node}",
     "Node",
     load_node,
-    lambda asked: f"dledger admin broker config -b {asked.names['group']}",
+    lambda asked: command("dledger admin broker config", asked.names["group"]),
 )

@@ -5,16 +5,19 @@ The data is a struct. Programs get it as JSON, and the template makes HTML of th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import master_of
 from dledger.dashboard.facts import Facts
 from dledger.dashboard.watching import Watching
 
+T = TypeVar("T")
 ROWS = 50
 """Rows of a table on one page."""
 MAX_WORD = 512
@@ -75,6 +78,25 @@ class Page:
     """Whether it is in the navigation."""
 
 
+def command(words: str, *names: str, options: Sequence[str] = ()) -> str:
+    """A command line of words, options and names. Options and names are quoted for a shell.
+
+    >>> command("dledger topic show", "a$(b)")
+    "dledger topic show 'a$(b)'"
+    >>> command("dledger message list", "-x", options=["--tags=a b"])
+    "dledger message list '--tags=a b' -- -x"
+    """
+    ends = ["--"] if any(name.startswith("-") for name in names) else []
+    return " ".join([words, *map(shlex.quote, [*options, *ends, *names])])
+
+
+async def broker_groups(admin: AsyncAdminClient) -> dict[str, str]:
+    """The broker groups of the cluster, each with the address to ask: its master's, or that of any broker if
+    it has no master."""
+    groups = (await admin.brokers.cluster()).groups()
+    return {one.brokerName: at for one in groups for at in [master_of(one)] if at is not None}
+
+
 class Rows(msgspec.Struct, frozen=True):
     """A part of a long table."""
 
@@ -85,9 +107,9 @@ class Rows(msgspec.Struct, frozen=True):
     """Rows in all parts."""
 
 
-def part_of(rows: list[Any], asked: Asked) -> tuple[list[Any], Rows]:
-    """The rows of the part that `?page=` names, and which part that is. A number that is too large gives the
-    last part."""
+def part_of(rows: list[T], asked: Asked, name: str = "page") -> tuple[list[T], Rows]:
+    """The rows of the part that the parameter `name` chooses, and which part that is. A number that is too
+    large gives the last part."""
     parts = max(1, -(-len(rows) // ROWS))
-    number = min(max(1, asked.number("page", 1)), parts)
+    number = min(max(1, asked.number(name, 1)), parts)
     return rows[(number - 1) * ROWS : number * ROWS], Rows(number, parts, len(rows))

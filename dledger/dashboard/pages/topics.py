@@ -6,12 +6,11 @@ from functools import partial
 
 import msgspec
 
-from dledger.admin import AsyncAdminClient, Refused
+from dledger.admin import AsyncAdminClient
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client import ClientError, TopicNotFound
 from dledger.dashboard.facts import gather_bounded
-from dledger.dashboard.pages.page import Asked, NotThere, Page, Rows, part_of
-from dledger.remoting.bodies import MASTER_ID
+from dledger.dashboard.pages.page import Asked, NotThere, Page, Rows, broker_groups, command, part_of
 from dledger.remoting.operator_bodies import TopicStats
 from dledger.remoting.registration import TopicConfig
 
@@ -53,6 +52,7 @@ class Topics(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     rows: list[TopicRow]
     part: Rows
+    problems: list[str]
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -88,20 +88,37 @@ class TopicPage(msgspec.Struct, frozen=True):
     queues: list[QueueRow]
     part: Rows
     consumers: list[Consumer]
+    consumers_part: Rows
 
 
-async def all_topics(admin: AsyncAdminClient) -> dict[str, Topic]:
-    """All topics of the cluster by name, from the masters of all broker groups."""
-    view = await admin.brokers.cluster()
+class KnownTopics(msgspec.Struct, frozen=True):
+    """The topics of a cluster by name, and which broker groups could not be asked."""
+
+    topics: dict[str, Topic]
+    problems: list[str]
+
+
+async def all_topics(admin: AsyncAdminClient) -> KnownTopics:
+    """All topics of the cluster. A broker group that does not answer is left out, and named."""
+    problems: list[str] = []
+
+    async def ask(group: str, address: str) -> tuple[str, list[TopicConfig], frozenset[str]]:
+        try:
+            system = frozenset(await admin.topics.system_names(address))
+            configs = (await admin.topics.configs(address)).topicConfigTable
+        except ClientError as error:
+            problems.append(f"{group}: {error}")
+            return group, [], frozenset()
+        return group, list(configs.values()), system
+
+    groups = await broker_groups(admin)
     found: dict[str, Topic] = {}
-    for group in view.groups():
-        address = group.brokerAddrs.get(MASTER_ID) or next(iter(group.brokerAddrs.values()), None)
-        if address is None:
-            continue
-        system = frozenset(await admin.topics.system_names(address))
-        for config in (await admin.topics.configs(address)).topicConfigTable.values():
-            found[config.topicName] = _joined(found.get(config.topicName), group.brokerName, config, system)
-    return dict(sorted(found.items()))
+    for group, configs, system in await gather_bounded([partial(ask, *one) for one in groups.items()]):
+        for config in configs:
+            found[config.topicName] = _joined(found.get(config.topicName), group, config, system)
+    if not found and problems:
+        raise ClientError("; ".join(problems))
+    return KnownTopics(dict(sorted(found.items())), problems)
 
 
 def _joined(before: Topic | None, group: str, config: TopicConfig, system: frozenset[str]) -> Topic:
@@ -136,16 +153,16 @@ def permission_text(value: int) -> str:
 
 async def load(asked: Asked) -> Topics:
     """Load one part of the list. Only the figures of its rows are asked for."""
-    topics = await asked.facts.get(all_topics, asked.admin, fresh_s=TOPICS_FRESH_S)
+    known = await asked.facts.get(all_topics, asked.admin, fresh_s=TOPICS_FRESH_S)
     wanted, kind = asked.word("q"), asked.word("kind") or "normal"
     shown = [
         one
-        for one in topics.values()
+        for one in known.topics.values()
         if kind in ("all", one.kind) and wanted.casefold() in one.name.casefold()
     ]
     part, which = part_of(shown, asked)
     rows = await gather_bounded([partial(_row, asked, one) for one in part])
-    return Topics(asked.cluster.name, wanted, kind, KINDS, rows, which)
+    return Topics(asked.cluster.name, wanted, kind, KINDS, rows, which, known.problems)
 
 
 async def _row(asked: Asked, topic: Topic) -> TopicRow:
@@ -161,8 +178,8 @@ async def _row(asked: Asked, topic: Topic) -> TopicRow:
 async def load_topic(asked: Asked) -> TopicPage:
     """Load the page of one topic. Raises NotThere if there is no such topic."""
     name = asked.names["topic"]
-    topics = await asked.facts.get(all_topics, asked.admin, fresh_s=TOPICS_FRESH_S)
-    topic = topics.get(name)
+    known = await asked.facts.get(all_topics, asked.admin, fresh_s=TOPICS_FRESH_S)
+    topic = known.topics.get(name)
     if topic is None:
         raise NotThere(name)
     admin = asked.admin
@@ -176,6 +193,7 @@ async def load_topic(asked: Asked) -> TopicPage:
         for key, one in stats.offsets.items()
     ]
     part, which = part_of(sorted(queues, key=lambda one: (one.group, one.queue)), asked)
+    shown, consumers = part_of(sorted(groups), asked, "consumers")
     attributes, written = await _more(asked, topic)
     return TopicPage(
         cluster=asked.cluster.name,
@@ -186,7 +204,8 @@ async def load_topic(asked: Asked) -> TopicPage:
         bytes_last_minute=written,
         queues=part,
         part=which,
-        consumers=await gather_bounded([partial(_consumer, asked, group, name) for group in sorted(groups)]),
+        consumers=await gather_bounded([partial(_consumer, asked, group, name) for group in shown]),
+        consumers_part=consumers,
     )
 
 
@@ -195,15 +214,15 @@ async def _more(asked: Asked, topic: Topic) -> tuple[dict[str, str], int]:
     admin = asked.admin
     attributes: dict[str, str] = {}
     written = 0
-    for group, address in (await admin.brokers.masters()).items():
+    for group, address in (await broker_groups(admin)).items():
         if group not in topic.groups:
             continue
-        config = await admin.topics.config(address, topic.name)
-        attributes |= {} if config is None else config.attributes
         try:
+            config = await admin.topics.config(address, topic.name)
+            attributes |= {} if config is None else config.attributes
             written += (await admin.brokers.stats(address, "TOPIC_PUT_SIZE", topic.name)).statsMinute.sum
-        except Refused:
-            continue  # nothing was counted
+        except ClientError:
+            continue  # nothing was counted, or the broker is away
     return attributes, written
 
 
@@ -217,5 +236,9 @@ async def _consumer(asked: Asked, group: str, topic: str) -> Consumer:
 
 PAGE = Page("topics", "topics", "Topics", load, lambda asked: "dledger topic list", listed=True)
 TOPIC = Page(
-    "topic", "topics/{topic}", "Topic", load_topic, lambda asked: f"dledger topic show {asked.names['topic']}"
+    "topic",
+    "topics/{topic}",
+    "Topic",
+    load_topic,
+    lambda asked: command("dledger topic show", asked.names["topic"]),
 )

@@ -59,17 +59,42 @@ function update(main, html) {
 
 function listen(main) {
   const stale = document.getElementById("stale");
-  const source = new EventSource(location.href);
-  source.onmessage = (event) => {
-    const found = JSON.parse(event.data);
-    stale.hidden = found.main !== undefined;
-    if (found.main !== undefined) {
-      update(main, found.main);
+  let source = null;
+
+  function say(text) {
+    stale.textContent = text;
+    stale.hidden = text === "";
+  }
+
+  function open() {
+    source = new EventSource(location.href);
+    source.onmessage = (event) => {
+      const found = JSON.parse(event.data);
+      say(found.problem ?? "");
+      if (found.main !== undefined) {
+        update(main, found.main);
+      }
+    };
+    source.onerror = () => say(stale.dataset.lost);
+  }
+
+  function close() {
+    source?.close();
+    source = null;
+  }
+
+  // A browser has six connections to a host: a page that nobody sees must not hold one.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      close();
+    } else if (source === null) {
+      open();
     }
-  };
-  source.onopen = () => { stale.hidden = true; };
-  source.onerror = () => { stale.hidden = false; };
-  addEventListener("pagehide", () => source.close());
+  });
+  addEventListener("pagehide", close);
+  if (!document.hidden) {
+    open();
+  }
 }
 
 const main = document.getElementById("main");
