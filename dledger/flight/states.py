@@ -37,6 +37,7 @@ ELECTOR_STATE: Mapping[str, Any] = {
     "leader_id": str | None,
     "commanded_term": int,
     "stepped_down": str,
+    "entered": str,
     "patience_s": float,
     "_quiet_until": float,
     "_deadline": float,

@@ -502,10 +502,9 @@ def test_json_of_health_is_plain(tmp_path: Path) -> None:
         [config] = configs(tmp_path, 1)
         async with running(config) as (nodes, _):
             node = await leader_of(nodes)
-            from dledger.broker.http.server import health
 
             assert node.broker is not None
-            assert json.loads(json.dumps(health(node.broker)))["healthy"] is True
+            assert json.loads(json.dumps(node.broker.health.report()))["healthy"] is True
 
     asyncio.run(test())
 
